@@ -1,0 +1,76 @@
+//! What the worker asks of a model: room for rows and seats, a place to stack inputs, and one run over the rows.
+//!
+//! A model made of plans implements it once for every device (`planned`); another engine, or a test double that
+//! fails on demand, implements it directly.
+
+use crate::Signature;
+use crate::device::DeviceError;
+use std::fmt;
+
+/// One stream's worth of every state: an index on axis 0 of the state buffers. Displays as `row3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowId(pub u32);
+
+impl fmt::Display for RowId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "row{}", self.0)
+    }
+}
+
+/// The rows of one seat of a turn: never equal, and no two seats write one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeatRows {
+    /// The row that holds the stream's state now.
+    pub read: RowId,
+    /// The row that will hold it once the turn has succeeded.
+    pub write: RowId,
+}
+
+/// How much room a model prepares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Rows of every state. The last is the initial row: `prepare` writes it, and nothing else ever does.
+    pub rows: u32,
+    /// The most seats one turn has.
+    pub max_seats: u32,
+}
+
+impl Capacity {
+    /// The row every fresh lane points at.
+    pub const fn initial_row(self) -> RowId {
+        RowId(self.rows - 1)
+    }
+}
+
+/// One seat that a turn refused because of its data; the other seats of the turn are good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The seat's position in the turn.
+    pub seat: u32,
+    /// What was found, where, and what would be accepted.
+    pub reason: String,
+}
+
+/// A model that serves turns over rows.
+///
+/// A turn's answers depend on nothing but each seat's own inputs and the row it reads. A `run` that fails may leave
+/// anything in the rows it was to write and in the outputs; it leaves every other row as it was.
+pub trait LanedModel: Send {
+    /// What it asks for. Never changes.
+    fn signature(&self) -> &Signature;
+
+    /// Allocates rows and staging, and writes the initial row. Called once, before anything else below.
+    fn prepare(&mut self, capacity: Capacity) -> Result<(), DeviceError>;
+
+    /// Where input `port` is stacked: seat `s` at `s * Port::bytes()`, room for `max_seats`; one value when shared.
+    fn input_mut(&mut self, port: usize) -> &mut [u8];
+
+    /// Runs one turn over the stacked inputs of seats `0..seats.len()`. Refused seats are appended to `refused`.
+    fn run(&mut self, seats: &[SeatRows], refused: &mut Vec<Refusal>) -> Result<(), DeviceError>;
+
+    /// Output `port` of the last successful run, stacked like the inputs.
+    fn output(&self, port: usize) -> &[u8];
+
+    /// Bytes it holds on its device: weights, rows, scratch and staging.
+    fn device_bytes(&self) -> u64;
+}

@@ -1,0 +1,19 @@
+//! Lanes, rows and turns; devices, plans and hazards. No unsafe block, and no knowledge of any backend.
+//!
+//! `stream --call--> queue --seat--> turn --run over rows--> model --plan--> device`
+//!
+//! - [`signature`]: what a model asks for, declared once. Everything else is derived from it.
+//! - [`lanes`]: streams, leases, the queue and the worker that forms turns.
+//! - [`device`]: what every backend implements; buffers, images, executables, completions.
+//! - [`plan`]: recorded commands over declared storage, and the hazards inferred from them.
+//! - Not here: ONNX (`lanes-model`), kernel text (`loom-compiler`), any driver (`backend-*`).
+#![deny(unsafe_code)]
+
+pub mod device;
+pub mod dtype;
+pub mod lanes;
+pub mod plan;
+pub mod signature;
+
+pub use dtype::DType;
+pub use signature::{Port, Scope, Signature, StateKind, StateSpec};

@@ -1,0 +1,2 @@
+//! ONNX to a checked graph to plans; the kernel library.
+#![deny(unsafe_code)]
