@@ -12,7 +12,7 @@
 use super::error::{InputError, StreamError};
 use super::job::{Destination, Job, Pooled};
 use super::stream::{Stream, outputs};
-use super::sync::{block_on, lock};
+use super::sync::{DRIVER, block_on, lock};
 use super::value::{Outputs, Value};
 use super::worker::Shared;
 use std::collections::VecDeque;
@@ -128,7 +128,7 @@ impl Reaper {
             return Some(reaped);
         }
         let inbox = Arc::clone(&self.inbox);
-        block_on(poll_fn(|cx| self.poll_next(cx)), |_| inbox.has_some())
+        block_on(poll_fn(|cx| self.poll_next(cx)), DRIVER, |_| inbox.has_some())
     }
 
     fn hand_out(&mut self) -> Option<Reaped> {

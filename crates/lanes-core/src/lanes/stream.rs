@@ -15,7 +15,7 @@
 use super::error::{Closed, StreamError};
 use super::job::{Job, StreamCell, Ticket};
 use super::queue::Request;
-use super::sync::{block_on, lock};
+use super::sync::{CALLER, block_on, lock};
 use super::table::{LaneId, Lease};
 use super::value::{Outputs, Value, check_inputs, check_outputs};
 use super::worker::Shared;
@@ -208,7 +208,7 @@ impl Stream {
                 Ok(back) => job = back,
                 Err(back) => {
                     let waiting = self.submit(back);
-                    return block_on(waiting, State::is_ready);
+                    return block_on(waiting, CALLER, State::is_ready);
                 }
             }
         }
@@ -398,7 +398,7 @@ impl Spawn {
     }
 
     pub(super) fn wait(self) -> Result<Stream, StreamError> {
-        block_on(self, |spawn| lock(&spawn.slot.0).0.is_some())
+        block_on(self, CALLER, |spawn| lock(&spawn.slot.0).0.is_some())
     }
 }
 

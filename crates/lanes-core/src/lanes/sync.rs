@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 /// Locks. A panic under one of this module's locks is either caught before the lock is released (the model's), or
 /// leaves nothing half done, so poison says nothing here.
@@ -33,20 +34,48 @@ thread_local! {
     static UNPARKER: Waker = unparker();
 }
 
-/// How often a blocked caller offers its core to other threads before it parks. With more callers than cores this
-/// costs less than the two system calls and the wake-up of a park; alone it is a short spin.
-const YIELDS: u32 = 8;
+/// How long a thread looks for something before it sleeps. Between looks it gives its core away, so with more threads
+/// than cores this costs less than the system calls and the wake-up of a sleep; with few it is a short spin.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    /// Looks at least, however long they take.
+    looks_min: u32,
+    time: Duration,
+}
 
-/// Runs `future` on this thread. `is_ready` is a cheap hint, asked before parking.
-pub(super) fn block_on<F: Future + Unpin>(mut future: F, is_ready: impl Fn(&F) -> bool) -> F::Output {
+/// Of one caller of many: were the turn long, all of them would spin.
+pub(super) const CALLER: Patience = Patience { looks_min: 2, time: Duration::from_micros(10) };
+/// Of the worker and of one who drives many streams: each wake-up of theirs holds up all streams.
+pub(super) const DRIVER: Patience = Patience { looks_min: 2, time: Duration::from_micros(50) };
+
+impl Patience {
+    /// Whether `is_ready` came true in time.
+    pub fn look(self, is_ready: impl Fn() -> bool) -> bool {
+        if is_ready() {
+            return true;
+        }
+        let began = Instant::now();
+        let mut looks = 0;
+        while looks < self.looks_min || began.elapsed() < self.time {
+            thread::yield_now();
+            if is_ready() {
+                return true;
+            }
+            looks += 1;
+        }
+        false
+    }
+}
+
+/// Runs `future` on this thread. `is_ready` is a cheap hint, asked before sleeping.
+pub(super) fn block_on<F: Future + Unpin>(
+    mut future: F,
+    patience: Patience,
+    is_ready: impl Fn(&F) -> bool,
+) -> F::Output {
     let waker = UNPARKER.try_with(Waker::clone).unwrap_or_else(|_| unparker());
     let mut cx = Context::from_waker(&waker);
-    for _ in 0..YIELDS {
-        if is_ready(&future) {
-            break;
-        }
-        thread::yield_now();
-    }
+    patience.look(|| is_ready(&future));
     loop {
         if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut cx) {
             return output;

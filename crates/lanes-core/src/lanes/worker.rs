@@ -16,7 +16,7 @@ use super::job::{Job, ModelInfo};
 use super::knobs::Knobs;
 use super::queue::{Queue, Request, Sleeper};
 use super::stats::Counters;
-use super::sync::lock;
+use super::sync::{DRIVER, lock};
 use super::table::{LaneId, Lease};
 use super::turn::{Engine, Outbox, Step};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,10 +25,6 @@ use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::task::Waker;
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Instant;
-
-/// How often an idle worker looks at the queue, giving way to other threads, before it sleeps. Waking it costs a
-/// caller some 5 to 50 microseconds; this costs a core about 10.
-const IDLE_LOOKS: u32 = 24;
 
 /// What handles, reapers and the worker share.
 pub(super) struct Shared {
@@ -256,11 +252,8 @@ fn work(shared: &Arc<Shared>) {
 }
 
 fn sleep_idle(shared: &Shared) {
-    for _ in 0..IDLE_LOOKS {
-        if shared.depth.load(Ordering::Acquire) > 0 {
-            return;
-        }
-        thread::yield_now();
+    if DRIVER.look(|| shared.depth.load(Ordering::Acquire) > 0) {
+        return;
     }
     let mut queue = lock(&shared.queue);
     if queue.depth() > 0 || queue.closed().is_some() {
