@@ -3,8 +3,10 @@
 //! `text --parse--> syntax --build--> IR with calls and config --specialise--> Kernel --tile--> CpuImage`
 #![deny(unsafe_code)]
 
+pub mod eval;
 pub mod ir;
 pub mod launch;
+pub mod math;
 pub mod ops;
 pub mod types;
 

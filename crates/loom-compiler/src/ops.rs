@@ -173,6 +173,8 @@ pub enum Binary {
     PowF,
     /// Angle of the point (second, first): C `atan2`.
     Atan2F,
+    /// `x · logistic(scale · x)` of (x, scale): `geluf<logistic>`.
+    GeluLogisticF,
 }
 
 /// Three operands, one result, same type.
