@@ -18,7 +18,8 @@
 //! | `queue` | a turn: cut, run, faults collected |
 //! | `moves` | copies and fills of strided runs |
 //! | `pool` | the threads |
-//! | `contract` | matrix products |
+//! | `contract` | matrix products, convolutions and the products of recurrent cells, in place, from packed weights |
+//! | `isa` | which vector instructions are used, chosen at run time |
 //! | `error` | what went wrong, as a `DeviceError` |
 //!
 //! What this API cannot do: overlap. `submit` runs the turn before it returns, on the caller's thread and the pool's;
