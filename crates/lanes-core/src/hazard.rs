@@ -37,14 +37,19 @@ impl Hazards {
     fn infer(commands: &[Command], share: impl Fn(StorageId, StorageId) -> bool) -> Self {
         let mut seen = BTreeMap::<Place, Vec<(usize, Region, Access)>>::new();
         let mut reach = Vec::<Bits>::with_capacity(commands.len());
-        let (mut before, mut level) = (Vec::with_capacity(commands.len()), Vec::with_capacity(commands.len()));
+        let (mut before, mut level) = (
+            Vec::with_capacity(commands.len()),
+            Vec::with_capacity(commands.len()),
+        );
         for (at, command) in commands.iter().enumerate() {
             let touches = command.touches();
             let mut conflicts = Vec::new();
             for touch in &touches {
                 for (place, earlier) in &seen {
                     let same = *place == touch.place;
-                    if !same && !matches!((place, touch.place), (Place::Storage(a), Place::Storage(b)) if share(*a, b)) {
+                    if !same
+                        && !matches!((place, touch.place), (Place::Storage(a), Place::Storage(b)) if share(*a, b))
+                    {
                         continue;
                     }
                     let meets = |region: &Region| !same || region.overlaps(&touch.region);
@@ -54,7 +59,9 @@ impl Hazards {
                 }
             }
             for touch in touches {
-                seen.entry(touch.place).or_default().push((at, touch.region, touch.access));
+                seen.entry(touch.place)
+                    .or_default()
+                    .push((at, touch.region, touch.access));
             }
             // From the latest back, so that whatever an edge implies is known before it is asked for.
             conflicts.sort_unstable_by(|a, b| b.cmp(a));
@@ -68,7 +75,13 @@ impl Hazards {
                 }
             }
             edges.reverse();
-            level.push(edges.iter().map(|&earlier| level[earlier as usize] + 1).max().unwrap_or(0));
+            level.push(
+                edges
+                    .iter()
+                    .map(|&earlier| level[earlier as usize] + 1)
+                    .max()
+                    .unwrap_or(0),
+            );
             before.push(edges);
             reach.push(reached);
         }
@@ -92,7 +105,8 @@ impl Hazards {
 
     /// The commands of each level, in program order.
     pub fn levels(&self) -> Vec<Vec<u32>> {
-        let mut levels = vec![Vec::new(); self.level.iter().max().map_or(0, |&last| last as usize + 1)];
+        let mut levels =
+            vec![Vec::new(); self.level.iter().max().map_or(0, |&last| last as usize + 1)];
         for (at, &level) in self.level.iter().enumerate() {
             levels[level as usize].push(at as u32);
         }
@@ -106,7 +120,9 @@ struct Bits(Vec<u64>);
 
 impl Bits {
     fn has(&self, at: usize) -> bool {
-        self.0.get(at / 64).is_some_and(|word| word >> (at % 64) & 1 == 1)
+        self.0
+            .get(at / 64)
+            .is_some_and(|word| word >> (at % 64) & 1 == 1)
     }
 
     fn set(&mut self, at: usize) {
@@ -120,6 +136,9 @@ impl Bits {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
         }
-        self.0.iter_mut().zip(&other.0).for_each(|(word, more)| *word |= more);
+        self.0
+            .iter_mut()
+            .zip(&other.0)
+            .for_each(|(word, more)| *word |= more);
     }
 }

@@ -1,9 +1,9 @@
 //! A plan's documentation, read literally: one seat after the other, one element after the other, nothing shared,
 //! nothing planned. What every device is compared with, bit by bit.
 
+use lanes_core::Signature;
 use lanes_core::lanes::{Capacity, SeatRows};
 use lanes_core::plan::{Activation, Command, Contraction, Plan, Region, Storage, StorageId};
-use lanes_core::Signature;
 
 /// The rows of every state: `[state][row]`, each a row's bytes.
 pub type Rows = Vec<Vec<Vec<u8>>>;
@@ -21,15 +21,27 @@ pub fn initial_rows(signature: &Signature, capacity: Capacity) -> Rows {
 }
 
 /// Runs one turn. `inputs` are the stacked bytes of each port; returns the stacked outputs, and writes `rows`.
-pub fn run(plan: &Plan, signature: &Signature, inputs: &[Vec<u8>], seats: &[SeatRows], rows: &mut Rows) -> Vec<Vec<u8>> {
-    let mut outputs: Vec<_> = signature.outputs.iter().map(|port| vec![0; port.bytes() * seats.len()]).collect();
+pub fn run(
+    plan: &Plan,
+    signature: &Signature,
+    inputs: &[Vec<u8>],
+    seats: &[SeatRows],
+    rows: &mut Rows,
+) -> Vec<Vec<u8>> {
+    let mut outputs: Vec<_> = signature
+        .outputs
+        .iter()
+        .map(|port| vec![0; port.bytes() * seats.len()])
+        .collect();
     for (seat, seat_rows) in seats.iter().enumerate() {
         let mut memory: Vec<Vec<u8>> = plan
             .storages
             .iter()
             .map(|storage| match storage {
                 Storage::Constant { bytes, .. } => bytes.to_vec(),
-                Storage::Input { port, bytes } => inputs[*port][seat * bytes..(seat + 1) * bytes].to_vec(),
+                Storage::Input { port, bytes } => {
+                    inputs[*port][seat * bytes..(seat + 1) * bytes].to_vec()
+                }
                 Storage::SharedInput { port, bytes } => inputs[*port][..*bytes].to_vec(),
                 // What nobody wrote is no number that could pass for a right one.
                 storage => vec![0xfe; storage.bytes()],
@@ -47,7 +59,13 @@ pub fn run(plan: &Plan, signature: &Signature, inputs: &[Vec<u8>], seats: &[Seat
     outputs
 }
 
-fn run_command(plan: &Plan, command: &Command, memory: &mut [Vec<u8>], seat: &SeatRows, rows: &mut Rows) {
+fn run_command(
+    plan: &Plan,
+    command: &Command,
+    memory: &mut [Vec<u8>],
+    seat: &SeatRows,
+    rows: &mut Rows,
+) {
     let state_of = |id: StorageId| match plan.storages[id.0 as usize] {
         Storage::State { state, .. } => state,
         ref other => panic!("{other:?} is no state"),
@@ -58,7 +76,11 @@ fn run_command(plan: &Plan, command: &Command, memory: &mut [Vec<u8>], seat: &Se
             put(&mut memory[to.0.0 as usize], to.1, bytes);
         }
         Command::Fill { to, pattern } => {
-            let bytes = pattern.to_le_bytes().into_iter().cycle().take(to.1.row_bytes);
+            let bytes = pattern
+                .to_le_bytes()
+                .into_iter()
+                .cycle()
+                .take(to.1.row_bytes);
             let runs = (0..to.1.rows).flat_map(|_| bytes.clone()).collect();
             put(&mut memory[to.0.0 as usize], to.1, runs);
         }
@@ -68,16 +90,23 @@ fn run_command(plan: &Plan, command: &Command, memory: &mut [Vec<u8>], seat: &Se
         }
         Command::Scatter { from, state, row } => {
             let bytes = take(&memory[from.0.0 as usize], from.1);
-            put(&mut rows[state_of(*state)][seat.write.0 as usize], *row, bytes);
+            put(
+                &mut rows[state_of(*state)][seat.write.0 as usize],
+                *row,
+                bytes,
+            );
         }
         Command::Contract(contraction) => contract(contraction, memory),
-        Command::Dispatch { label, .. } => panic!("{label} is a kernel, which only its interpreter can check"),
+        Command::Dispatch { label, .. } => {
+            panic!("{label} is a kernel, which only its interpreter can check")
+        }
     }
 }
 
 fn take(memory: &[u8], region: Region) -> Vec<u8> {
     let runs = (0..region.rows).map(|row| region.offset + row * region.stride);
-    runs.flat_map(|start| memory[start..start + region.row_bytes].to_vec()).collect()
+    runs.flat_map(|start| memory[start..start + region.row_bytes].to_vec())
+        .collect()
 }
 
 fn put(memory: &mut [u8], region: Region, bytes: Vec<u8>) {
@@ -116,8 +145,14 @@ pub fn left(contraction: &Contraction, memory: &[Vec<u8>], position: usize) -> V
         let memory = &memory[term.storage.0 as usize];
         for t in 0..term.taps {
             for c in 0..term.tap_len {
-                let at = (term.offset + position * term.position_stride + t * term.tap_stride + c) * 4;
-                left.push(f32::from_le_bytes([memory[at], memory[at + 1], memory[at + 2], memory[at + 3]]));
+                let at =
+                    (term.offset + position * term.position_stride + t * term.tap_stride + c) * 4;
+                left.push(f32::from_le_bytes([
+                    memory[at],
+                    memory[at + 1],
+                    memory[at + 2],
+                    memory[at + 3],
+                ]));
             }
         }
     }
