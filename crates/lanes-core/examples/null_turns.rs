@@ -24,14 +24,9 @@ struct Doubler {
 
 impl Doubler {
     fn new() -> Self {
-        let port =
-            |name: &str| Port { name: name.into(), dtype: DType::F32, shape: vec![WIDTH], scope: Scope::Seat };
-        let signature = Signature {
-            name: "doubler".into(),
-            inputs: vec![port("x")],
-            outputs: vec![port("y")],
-            states: Vec::new(),
-        };
+        let port = |name: &str| Port { name: name.into(), dtype: DType::F32, shape: vec![WIDTH], scope: Scope::Seat };
+        let signature =
+            Signature { name: "doubler".into(), inputs: vec![port("x")], outputs: vec![port("y")], states: Vec::new() };
         Self { signature, inputs: Vec::new(), outputs: Vec::new() }
     }
 }
@@ -68,6 +63,9 @@ impl LanedModel for Doubler {
     }
 }
 
+/// Drives a number of streams for a time. Gives the calls made, and the latency of each where it was taken.
+type Drive = fn(&Runnable, u32, Duration) -> (u64, Vec<Duration>);
+
 struct Options {
     streams: u32,
     max_seats: u32,
@@ -91,7 +89,7 @@ fn main() {
         LanesBuilder::new(Doubler::new()).lanes(lanes).max_seats(options.max_seats).build().expect("the doubler builds")
     };
     let mut rows = Vec::new();
-    let modes: [(&str, u32, fn(&Runnable, u32, Duration) -> (u64, Vec<Duration>)); 3] =
+    let modes: [(&str, u32, Drive); 3] =
         [("blocking", options.streams, blocking), ("reaper", options.streams, reaper), ("alone", 1, blocking)];
     for (mode, streams, drive) in modes {
         if options.mode != "all" && options.mode != mode {
@@ -100,13 +98,18 @@ fn main() {
         let samples = (0..options.repeats).map(|_| sample(&build(streams), streams, options.time, drive));
         rows.push(row(mode, streams, samples.collect()));
     }
-    println!("{{\"model\":\"doubler\",\"width\":{WIDTH},\"max_seats\":{},\"rows\":[{}]}}", options.max_seats, rows.join(","));
+    println!(
+        "{{\"model\":\"doubler\",\"width\":{WIDTH},\"max_seats\":{},\"rows\":[{}]}}",
+        options.max_seats,
+        rows.join(",")
+    );
 }
 
 fn options() -> Options {
     let mut options =
         Options { streams: 64, max_seats: 256, time: Duration::from_millis(500), repeats: 5, mode: "all".into() };
-    let usage = "null_turns [--streams N] [--max-seats N] [--seconds S] [--repeats N] [--mode blocking|reaper|alone|all]";
+    let usage =
+        "null_turns [--streams N] [--max-seats N] [--seconds S] [--repeats N] [--mode blocking|reaper|alone|all]";
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
         let value = arguments.next().expect(usage);
@@ -122,12 +125,7 @@ fn options() -> Options {
     options
 }
 
-fn sample(
-    runnable: &Runnable,
-    streams: u32,
-    time: Duration,
-    drive: fn(&Runnable, u32, Duration) -> (u64, Vec<Duration>),
-) -> Sample {
+fn sample(runnable: &Runnable, streams: u32, time: Duration, drive: Drive) -> Sample {
     let before = runnable.stats();
     let began = Instant::now();
     let (calls, mut latencies) = drive(runnable, streams, time);

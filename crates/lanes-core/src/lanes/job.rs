@@ -1,7 +1,7 @@
 //! One call on its way: buffers that travel from the caller to the queue, to a turn, and back.
 //!
 //! ```text
-//! StreamCell::take() -> Box<Job> --queue--> seat of a turn --deliver--> Ticket (a future) or Inbox (a reaper)
+//! StreamCell::take() -> JobBox --queue--> seat of a turn --deliver--> Ticket (a future) or Inbox (a reaper)
 //!        ^                                                                         |
 //!        +------------------------- Pooled, dropped -------------------------------+
 //! ```
@@ -43,7 +43,7 @@ pub(super) struct StreamCell {
     committed_epoch: AtomicU64,
     commits: AtomicU64,
     /// `None` once the last handle is gone.
-    pool: Mutex<Option<Vec<Box<Job>>>>,
+    pool: Mutex<Option<Vec<JobBox>>>,
 }
 
 impl StreamCell {
@@ -54,7 +54,7 @@ impl StreamCell {
     }
 
     /// A job of one step, its inputs not yet written.
-    pub fn take(self: &Arc<Self>) -> Box<Job> {
+    pub fn take(self: &Arc<Self>) -> JobBox {
         let pooled = lock(&self.pool).as_mut().and_then(Vec::pop);
         let mut job = pooled.unwrap_or_else(|| Job::new(Arc::clone(self), 1));
         job.epoch = self.epoch.load(Ordering::Acquire);
@@ -62,14 +62,14 @@ impl StreamCell {
     }
 
     /// A job of `steps` steps.
-    pub fn take_many(self: &Arc<Self>, steps: usize) -> Box<Job> {
+    pub fn take_many(self: &Arc<Self>, steps: usize) -> JobBox {
         let mut job = Job::new(Arc::clone(self), steps);
         job.epoch = self.epoch.load(Ordering::Acquire);
         job
     }
 
     /// Keeps `job` for the next call.
-    pub fn put(&self, mut job: Box<Job>) {
+    pub fn put(&self, mut job: JobBox) {
         // Dropping the last handle locks the pool, so this comes first.
         job.hold = None;
         job.to = Destination::Ticket;
@@ -121,6 +121,9 @@ pub(super) enum Destination {
     Inbox { inbox: Arc<Inbox>, tag: u64 },
 }
 
+/// A job on its way: what is handed over is the box, never its contents.
+pub(super) type JobBox = Box<Job>;
+
 pub(super) struct Job {
     pub cell: Arc<StreamCell>,
     /// Keeps the lane while the call is queued or seated.
@@ -140,7 +143,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    fn new(cell: Arc<StreamCell>, steps: usize) -> Box<Self> {
+    fn new(cell: Arc<StreamCell>, steps: usize) -> JobBox {
         let words = |per_step: usize| vec![0; per_step * steps].into_boxed_slice();
         Box::new(Self {
             inputs: words(cell.model.layout.input_words),
@@ -188,10 +191,10 @@ impl Job {
 }
 
 /// A job that goes back to its stream's pool when dropped.
-pub(super) struct Pooled(Option<Box<Job>>);
+pub(super) struct Pooled(Option<JobBox>);
 
 impl Pooled {
-    pub fn new(mut job: Box<Job>) -> Self {
+    pub fn new(mut job: JobBox) -> Self {
         job.hold = None;
         Self(Some(job))
     }
@@ -223,7 +226,7 @@ pub(super) struct Ticket {
 
 #[derive(Default)]
 struct Slot {
-    job: Option<Box<Job>>,
+    job: Option<JobBox>,
     waker: Option<Waker>,
     abandoned: bool,
 }
@@ -235,7 +238,7 @@ impl Ticket {
     }
 
     /// Takes the answer, or leaves `cx`'s waker for it.
-    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Box<Job>> {
+    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<JobBox> {
         let mut slot = lock(&self.slot);
         if let Some(job) = slot.job.take() {
             slot.waker = None;
@@ -249,7 +252,7 @@ impl Ticket {
     }
 
     /// Hands the answer over. Returns whom to wake, once no lock is held.
-    pub fn deliver(&self, job: Box<Job>) -> Option<Waker> {
+    pub fn deliver(&self, job: JobBox) -> Option<Waker> {
         let mut slot = lock(&self.slot);
         if slot.abandoned {
             slot.abandoned = false;
@@ -263,7 +266,7 @@ impl Ticket {
     }
 
     /// Nobody waits any more. Returns the answer if it has come; otherwise `deliver` drops it.
-    pub fn abandon(&self) -> Option<Box<Job>> {
+    pub fn abandon(&self) -> Option<JobBox> {
         let mut slot = lock(&self.slot);
         slot.waker = None;
         let job = slot.job.take();

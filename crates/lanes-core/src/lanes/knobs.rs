@@ -34,7 +34,12 @@ pub(super) struct Knobs {
 impl Knobs {
     /// `environment` looks a variable up.
     pub fn resolve(asked: Asked, environment: impl Fn(&str) -> Option<String>) -> Result<Self, BuildError> {
-        let pick = |asked: Option<u64>, knob: &'static str, variable: &'static str, expected: &'static str, max: u64, min: u64| {
+        let pick = |asked: Option<u64>,
+                    knob: &'static str,
+                    variable: &'static str,
+                    expected: &'static str,
+                    max: u64,
+                    min: u64| {
             let (knob, found, value) = match (asked, environment(variable)) {
                 (Some(value), _) => (knob, value.to_string(), Some(value)),
                 (None, Some(text)) => (variable, format!("{text:?}"), text.trim().parse::<u64>().ok()),

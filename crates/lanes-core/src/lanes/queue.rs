@@ -11,7 +11,7 @@
 //! - Not here: which calls share a turn (`turn`).
 
 use super::error::Closed;
-use super::job::{Job, Ticket};
+use super::job::{Job, JobBox, Ticket};
 use super::stream::SpawnSlot;
 use super::table::LaneId;
 use std::collections::VecDeque;
@@ -24,11 +24,11 @@ pub(super) struct Entry {
     pub lane: LaneId,
     /// Grows by one with each call queued.
     pub order: u64,
-    pub job: Box<Job>,
+    pub job: JobBox,
 }
 
 pub(super) enum Request {
-    Call(Box<Job>),
+    Call(JobBox),
     Spawn(Arc<SpawnSlot>),
 }
 
@@ -168,14 +168,14 @@ impl Queue {
     }
 
     /// Takes a call out of the queue; `None` if it has left it.
-    pub fn remove_call(&mut self, ticket: &Arc<Ticket>) -> Option<Box<Job>> {
+    pub fn remove_call(&mut self, ticket: &Arc<Ticket>) -> Option<JobBox> {
         let mut found = Vec::new();
         self.remove_calls(|job| Arc::ptr_eq(&job.ticket, ticket), &mut found);
         found.pop()
     }
 
     /// Takes all calls that `is_meant` out of the queue.
-    pub fn remove_calls(&mut self, is_meant: impl Fn(&Job) -> bool, removed: &mut Vec<Box<Job>>) {
+    pub fn remove_calls(&mut self, is_meant: impl Fn(&Job) -> bool, removed: &mut Vec<JobBox>) {
         for _ in 0..self.calls.len() {
             let Some(entry) = self.calls.pop_front() else { break };
             if is_meant(&entry.job) {

@@ -10,9 +10,9 @@
 //! - Not here: a future per call (`stream`).
 
 use super::error::{InputError, StreamError};
-use super::job::{Destination, Job, Pooled};
+use super::job::{Destination, Job, JobBox, Pooled};
 use super::stream::{Stream, outputs};
-use super::sync::{DRIVER, block_on, lock};
+use super::sync::{DRIVER, block_before, block_on, lock};
 use super::value::{Outputs, Value};
 use super::worker::Shared;
 use std::collections::VecDeque;
@@ -21,6 +21,7 @@ use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 /// Submits calls of any streams of one runnable, and takes their answers in the order of their turns.
 ///
@@ -28,9 +29,9 @@ use std::task::{Context, Poll, Waker};
 pub struct Reaper {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
-    staged: Vec<Box<Job>>,
+    staged: Vec<JobBox>,
     /// Answers taken from the inbox and not yet handed out.
-    taken: VecDeque<Box<Job>>,
+    taken: VecDeque<JobBox>,
     /// Submitted and not yet handed out.
     in_flight: usize,
 }
@@ -118,17 +119,26 @@ impl Reaper {
     }
 
     /// The next answer; `None` when nothing is in flight. Dropping the future loses nothing.
-    pub fn next(&mut self) -> impl Future<Output = Option<Reaped>> {
+    pub fn next_async(&mut self) -> impl Future<Output = Option<Reaped>> {
         poll_fn(|cx| self.poll_next(cx))
     }
 
-    /// `next`, waited for on this thread.
+    /// `next_async`, waited for on this thread.
     pub fn next_blocking(&mut self) -> Option<Reaped> {
         if let Some(reaped) = self.try_next() {
             return Some(reaped);
         }
         let inbox = Arc::clone(&self.inbox);
         block_on(poll_fn(|cx| self.poll_next(cx)), DRIVER, |_| inbox.has_some())
+    }
+
+    /// `next_blocking`, but no longer than until `until`; `None` also when the time has passed.
+    pub fn next_before(&mut self, until: Instant) -> Option<Reaped> {
+        if let Some(reaped) = self.try_next() {
+            return Some(reaped);
+        }
+        let inbox = Arc::clone(&self.inbox);
+        block_before(until, poll_fn(|cx| self.poll_next(cx)), DRIVER, |_| inbox.has_some()).flatten()
     }
 
     fn hand_out(&mut self) -> Option<Reaped> {
@@ -151,7 +161,8 @@ impl fmt::Debug for Reaper {
 impl Drop for Reaper {
     fn drop(&mut self) {
         let mut jobs = std::mem::take(&mut self.staged);
-        let is_mine = |job: &Job| matches!(&job.to, Destination::Inbox { inbox, .. } if Arc::ptr_eq(inbox, &self.inbox));
+        let is_mine =
+            |job: &Job| matches!(&job.to, Destination::Inbox { inbox, .. } if Arc::ptr_eq(inbox, &self.inbox));
         lock(&self.shared.queue).remove_calls(is_mine, &mut jobs);
         self.inbox.close(&mut self.taken);
         jobs.extend(self.taken.drain(..));
@@ -171,7 +182,7 @@ pub(super) struct Inbox {
 
 #[derive(Default)]
 struct InboxState {
-    jobs: VecDeque<Box<Job>>,
+    jobs: VecDeque<JobBox>,
     waker: Option<Waker>,
     /// The reaper is gone.
     closed: bool,
@@ -179,7 +190,7 @@ struct InboxState {
 
 impl Inbox {
     /// Leaves `jobs`, which is empty afterwards. Returns whom to wake, once no lock is held.
-    pub fn publish(&self, jobs: &mut Vec<Box<Job>>) -> Option<Waker> {
+    pub fn publish(&self, jobs: &mut Vec<JobBox>) -> Option<Waker> {
         let mut state = lock(&self.state);
         if state.closed {
             drop(state);
@@ -196,14 +207,14 @@ impl Inbox {
     }
 
     /// Swaps what is there for the empty `taken`.
-    fn take(&self, taken: &mut VecDeque<Box<Job>>) {
+    fn take(&self, taken: &mut VecDeque<JobBox>) {
         let mut state = lock(&self.state);
         std::mem::swap(&mut state.jobs, taken);
         self.some.store(false, Ordering::Relaxed);
     }
 
     /// `take`, or leaves `cx`'s waker when nothing is there.
-    fn take_or_wait(&self, taken: &mut VecDeque<Box<Job>>, cx: &mut Context<'_>) -> bool {
+    fn take_or_wait(&self, taken: &mut VecDeque<JobBox>, cx: &mut Context<'_>) -> bool {
         let mut state = lock(&self.state);
         if state.jobs.is_empty() {
             state.waker = Some(cx.waker().clone());
@@ -214,7 +225,7 @@ impl Inbox {
         true
     }
 
-    fn close(&self, left: &mut VecDeque<Box<Job>>) {
+    fn close(&self, left: &mut VecDeque<JobBox>) {
         let mut state = lock(&self.state);
         state.closed = true;
         state.waker = None;

@@ -13,7 +13,7 @@
 //! - Not here: how a call finds its turn (`turn`).
 
 use super::error::{Closed, StreamError};
-use super::job::{Job, StreamCell, Ticket};
+use super::job::{Job, JobBox, Pooled, StreamCell, Ticket};
 use super::queue::Request;
 use super::sync::{CALLER, block_on, lock};
 use super::table::{LaneId, Lease};
@@ -160,7 +160,7 @@ impl Stream {
     }
 
     /// A job with `inputs`, once they have been checked.
-    pub(super) fn job(&self, inputs: &[Value<'_>]) -> Result<Box<Job>, StreamError> {
+    pub(super) fn job(&self, inputs: &[Value<'_>]) -> Result<JobBox, StreamError> {
         check_inputs(&self.handle.cell.model.signature, inputs)?;
         let mut job = self.handle.cell.take();
         job.write(0, inputs);
@@ -168,7 +168,7 @@ impl Stream {
         Ok(job)
     }
 
-    fn job_of_steps<'v, S: AsRef<[Value<'v>]>>(&self, steps: &[S]) -> Result<Option<Box<Job>>, StreamError> {
+    fn job_of_steps<'v, S: AsRef<[Value<'v>]>>(&self, steps: &[S]) -> Result<Option<JobBox>, StreamError> {
         for step in steps {
             check_inputs(&self.handle.cell.model.signature, step.as_ref())?;
         }
@@ -186,7 +186,7 @@ impl Stream {
         Pending { handle: Arc::clone(&self.handle), ticket: Some(Arc::clone(&job.ticket)) }
     }
 
-    fn submit(&self, job: Box<Job>) -> State {
+    fn submit(&self, job: JobBox) -> State {
         let pending = self.pending(&job);
         match self.handle.shared.submit(Request::Call(job)) {
             Ok(()) => State::Waiting(pending),
@@ -200,7 +200,7 @@ impl Stream {
         }
     }
 
-    fn run_or_wait(&self, mut job: Box<Job>) -> Result<Box<Job>, StreamError> {
+    fn run_or_wait(&self, mut job: JobBox) -> Result<JobBox, StreamError> {
         loop {
             match self.handle.shared.run_alone(job) {
                 Ok(back) if back.is_finished() => return Ok(back),
@@ -234,7 +234,7 @@ impl Pending {
         self.ticket = None;
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Box<Job>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<JobBox> {
         match self.ticket.as_ref().map(|ticket| ticket.poll(cx)) {
             Some(Poll::Ready(job)) => {
                 self.ticket = None;
@@ -278,7 +278,7 @@ impl State {
 }
 
 impl Future for State {
-    type Output = Result<Box<Job>, StreamError>;
+    type Output = Result<JobBox, StreamError>;
 
     /// Stays pending when polled after it has answered.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -339,7 +339,7 @@ impl Future for CallMany {
 }
 
 /// The result of a job that was answered.
-pub(super) fn outputs(mut job: Box<Job>) -> Result<Outputs, StreamError> {
+pub(super) fn outputs(mut job: JobBox) -> Result<Outputs, StreamError> {
     match std::mem::replace(&mut job.result, Ok(())) {
         Ok(()) => Ok(Outputs::new(job)),
         Err(error) => {
@@ -349,8 +349,9 @@ pub(super) fn outputs(mut job: Box<Job>) -> Result<Outputs, StreamError> {
     }
 }
 
-fn outputs_of_steps(mut job: Box<Job>) -> Result<Vec<Outputs>, StreamError> {
+fn outputs_of_steps(mut job: JobBox) -> Result<Vec<Outputs>, StreamError> {
     std::mem::replace(&mut job.result, Ok(()))?;
+    let job = Pooled::new(job);
     let words = job.cell.model.layout.output_words;
     let steps = (0..job.steps).map(|step| {
         let mut one = job.cell.take();
@@ -360,7 +361,7 @@ fn outputs_of_steps(mut job: Box<Job>) -> Result<Vec<Outputs>, StreamError> {
     Ok(steps.collect())
 }
 
-fn copy_out(job: Box<Job>, buffers: &mut [&mut [u8]]) -> Result<(), StreamError> {
+fn copy_out(job: JobBox, buffers: &mut [&mut [u8]]) -> Result<(), StreamError> {
     let outputs = outputs(job)?;
     for (at, buffer) in buffers.iter_mut().enumerate() {
         buffer.copy_from_slice(outputs.bytes(at).expect("the buffers were counted before the call"));
@@ -370,14 +371,20 @@ fn copy_out(job: Box<Job>, buffers: &mut [&mut [u8]]) -> Result<(), StreamError>
 
 /// Where a spawn and the lease that answers it meet.
 #[derive(Default)]
-pub(super) struct SpawnSlot(Mutex<(Option<Result<Stream, StreamError>>, Option<Waker>)>);
+pub(super) struct SpawnSlot(Mutex<SpawnState>);
+
+#[derive(Default)]
+struct SpawnState {
+    stream: Option<Result<Stream, StreamError>>,
+    waker: Option<Waker>,
+}
 
 impl SpawnSlot {
     /// Hands the stream over. Returns whom to wake, once no lock is held.
     pub fn deliver(&self, stream: Result<Stream, StreamError>) -> Option<Waker> {
         let mut slot = lock(&self.0);
-        slot.0 = Some(stream);
-        slot.1.take()
+        slot.stream = Some(stream);
+        slot.waker.take()
     }
 }
 
@@ -398,7 +405,7 @@ impl Spawn {
     }
 
     pub(super) fn wait(self) -> Result<Stream, StreamError> {
-        block_on(self, CALLER, |spawn| lock(&spawn.slot.0).0.is_some())
+        block_on(self, CALLER, |spawn| lock(&spawn.slot.0).stream.is_some())
     }
 }
 
@@ -411,10 +418,10 @@ impl Future for Spawn {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut slot = lock(&self.slot.0);
-        match slot.0.take() {
+        match slot.stream.take() {
             Some(stream) => Poll::Ready(stream),
             None => {
-                slot.1 = Some(cx.waker().clone());
+                slot.waker = Some(cx.waker().clone());
                 Poll::Pending
             }
         }

@@ -68,18 +68,44 @@ impl Patience {
 }
 
 /// Runs `future` on this thread. `is_ready` is a cheap hint, asked before sleeping.
-pub(super) fn block_on<F: Future + Unpin>(
+pub(super) fn block_on<F: Future + Unpin>(future: F, patience: Patience, is_ready: impl Fn(&F) -> bool) -> F::Output {
+    block(future, patience, is_ready, || {
+        thread::park();
+        true
+    })
+    .expect("it blocks without an end")
+}
+
+/// `block_on`, but no longer than until `until`.
+pub(super) fn block_before<F: Future + Unpin>(
+    until: Instant,
+    future: F,
+    patience: Patience,
+    is_ready: impl Fn(&F) -> bool,
+) -> Option<F::Output> {
+    block(future, patience, is_ready, || {
+        let left = until.saturating_duration_since(Instant::now());
+        thread::park_timeout(left);
+        !left.is_zero()
+    })
+}
+
+/// Polls `future` until it is ready; `None` once `sleep` says that the time is over.
+fn block<F: Future + Unpin>(
     mut future: F,
     patience: Patience,
     is_ready: impl Fn(&F) -> bool,
-) -> F::Output {
+    sleep: impl Fn() -> bool,
+) -> Option<F::Output> {
     let waker = UNPARKER.try_with(Waker::clone).unwrap_or_else(|_| unparker());
     let mut cx = Context::from_waker(&waker);
     patience.look(|| is_ready(&future));
     loop {
         if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut cx) {
-            return output;
+            return Some(output);
         }
-        thread::park();
+        if !sleep() {
+            return None;
+        }
     }
 }

@@ -12,7 +12,7 @@
 //! - Not here: sleeping, waking, and who may take the baton (`worker`).
 
 use super::error::{Closed, StreamError};
-use super::job::{Destination, Job, ModelInfo, Pooled};
+use super::job::{Destination, Job, JobBox, ModelInfo, Pooled};
 use super::knobs::Knobs;
 use super::model::{LanedModel, Refusal, SeatRows};
 use super::queue::{Entry, Queue, Request};
@@ -60,9 +60,9 @@ pub(super) struct Engine {
     seat_rows: Vec<SeatRows>,
     passed_over: Vec<Entry>,
     refused: Vec<Refusal>,
-    answered: Vec<Box<Job>>,
+    answered: Vec<JobBox>,
     spawns: Vec<Arc<SpawnSlot>>,
-    again: Vec<Box<Job>>,
+    again: Vec<JobBox>,
     outbox: Outbox,
 }
 
@@ -123,7 +123,7 @@ impl Engine {
     }
 
     /// Runs one turn of `job` alone, on the thread of its caller, and gives it back.
-    pub fn run_alone(&mut self, shared: &Arc<Shared>, job: Box<Job>) -> Box<Job> {
+    pub fn run_alone(&mut self, shared: &Arc<Shared>, job: JobBox) -> JobBox {
         let lane = job.cell.lease.lane;
         self.table.next_turn();
         let arrived = job.arrived;
@@ -381,12 +381,12 @@ fn message(panic: &(dyn Any + Send)) -> String {
 /// Answers on their way: each reaper gets all of a turn's under one lock and one wake.
 #[derive(Default)]
 pub(super) struct Outbox {
-    inboxes: Vec<(Arc<Inbox>, Vec<Box<Job>>)>,
+    inboxes: Vec<(Arc<Inbox>, Vec<JobBox>)>,
     pub wakers: Vec<Waker>,
 }
 
 impl Outbox {
-    pub fn deliver(&mut self, job: Box<Job>) {
+    pub fn deliver(&mut self, job: JobBox) {
         match &job.to {
             Destination::Ticket => {
                 let ticket = Arc::clone(&job.ticket);

@@ -6,7 +6,7 @@
 //! without a copy and without unsafe code.
 
 use super::error::InputError;
-use super::job::{Job, Pooled};
+use super::job::{JobBox, Pooled};
 use crate::{DType, Port, Signature};
 use std::fmt;
 use std::ops::Range;
@@ -119,7 +119,7 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    pub(super) fn new(job: Box<Job>) -> Self {
+    pub(super) fn new(job: JobBox) -> Self {
         Self { job: Pooled::new(job) }
     }
 

@@ -12,7 +12,7 @@
 //! - Not here: what a turn is (`turn`).
 
 use super::error::{Closed, StreamError};
-use super::job::{Job, ModelInfo};
+use super::job::{JobBox, ModelInfo};
 use super::knobs::Knobs;
 use super::queue::{Queue, Request, Sleeper};
 use super::stats::Counters;
@@ -76,7 +76,7 @@ impl Shared {
     }
 
     /// Queues a call if there is room.
-    pub fn try_submit(&self, job: Box<Job>) -> Result<(), (Box<Job>, StreamError)> {
+    pub fn try_submit(&self, job: JobBox) -> Result<(), (JobBox, StreamError)> {
         let mut queue = lock(&self.queue);
         if let Some(cause) = queue.closed() {
             let error = StreamError::Closed(Arc::clone(cause));
@@ -96,7 +96,7 @@ impl Shared {
 
     /// Queues all of `jobs`, which leaves it empty, under one lock; those without room wait for it. Returns the cause
     /// and leaves `jobs` as it is when closed.
-    pub fn submit_all(&self, jobs: &mut Vec<Box<Job>>) -> Result<(), Arc<Closed>> {
+    pub fn submit_all(&self, jobs: &mut Vec<JobBox>) -> Result<(), Arc<Closed>> {
         let mut queue = lock(&self.queue);
         if let Some(cause) = queue.closed() {
             return Err(Arc::clone(cause));
@@ -114,7 +114,7 @@ impl Shared {
 
     /// Runs one turn of `job` on this thread if its caller is alone: nothing queued, nothing in flight, and no other
     /// lease live. Otherwise gives it back as it is.
-    pub fn run_alone(self: &Arc<Self>, job: Box<Job>) -> Result<Box<Job>, Box<Job>> {
+    pub fn run_alone(self: &Arc<Self>, job: JobBox) -> Result<JobBox, JobBox> {
         let queue = lock(&self.queue);
         let is_alone = queue.depth() == 0 && queue.waiting() == 0 && queue.closed().is_none();
         if !is_alone || self.releases.live() != 1 {

@@ -39,10 +39,12 @@ pub fn next(state: u64, x: u64) -> u64 {
 
 /// The states of a stream alone, after each of `xs`.
 pub fn alone(xs: &[u64]) -> Vec<u64> {
-    xs.iter().scan(INITIAL, |state, x| {
-        *state = next(*state, *x);
-        Some(*state)
-    }).collect()
+    xs.iter()
+        .scan(INITIAL, |state, x| {
+            *state = next(*state, *x);
+            Some(*state)
+        })
+        .collect()
 }
 
 /// Lets a test hold the model in a turn, and see what it was asked.
@@ -95,7 +97,8 @@ pub struct Double {
 
 impl Double {
     pub fn new(control: &Control, shared: bool) -> Self {
-        let port = |name: &str, dtype, shape: &[usize], scope| Port { name: name.into(), dtype, shape: shape.into(), scope };
+        let port =
+            |name: &str, dtype, shape: &[usize], scope| Port { name: name.into(), dtype, shape: shape.into(), scope };
         let mut inputs = vec![port("x", DType::U64, &[1], Scope::Seat)];
         if shared {
             inputs.push(port("rate", DType::I32, &[], Scope::Turn));

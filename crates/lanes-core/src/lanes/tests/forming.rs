@@ -199,7 +199,10 @@ fn of_seats_that_disagree_only_the_later_fails() {
     assert_eq!(hand.turns(), [[0, 2, 3]]);
     let [a, b, c, d] = calls.map(|call| y(now(call)));
     let refused = b.unwrap_err();
-    assert!(matches!(&refused, StreamError::Disagrees { input, seat: 1, with_seat: 0 } if input == "rate"), "{refused}");
+    assert!(
+        matches!(&refused, StreamError::Disagrees { input, seat: 1, with_seat: 0 } if input == "rate"),
+        "{refused}"
+    );
     assert_eq!(refused.to_string(), "shared input rate: seat 1 disagrees with seat 0 of the same turn");
     assert_eq!([a, c, d].map(Result::unwrap), [0, 2, 3].map(|x| next(INITIAL, x)));
     assert_eq!(streams.iter().map(Stream::position).collect::<Vec<_>>(), [1, 0, 1, 1]);

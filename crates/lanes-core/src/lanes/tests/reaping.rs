@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
@@ -88,9 +89,9 @@ fn a_turn_wakes_a_reaper_once() {
     hand.step();
     assert_eq!(counts.0.load(Ordering::SeqCst), 1);
     for tag in 0..4 {
-        assert_eq!(now(std::pin::pin!(reaper.next())).unwrap().tag, tag);
+        assert_eq!(now(std::pin::pin!(reaper.next_async())).unwrap().tag, tag);
     }
-    assert!(now(std::pin::pin!(reaper.next())).is_none());
+    assert!(now(std::pin::pin!(reaper.next_async())).is_none());
 }
 
 #[test]
@@ -171,4 +172,20 @@ fn a_closed_runnable_answers_every_submission() {
     // The third came before the panic or after it; either way it is not lost.
     assert_eq!(tags, if submitted.is_ok() { vec![0, 1, 2] } else { vec![0, 1] });
     assert!(matches!(reaper.submit(&streams[0], 3, &x(&1)), Err(StreamError::Closed(_))));
+}
+
+#[test]
+fn waiting_for_an_answer_ends_in_time() {
+    let (builder, control) = builder();
+    let runnable = builder.lanes(1).build().unwrap();
+    let stream = runnable.spawn_blocking().unwrap();
+    let mut reaper = runnable.reaper();
+    assert!(reaper.next_before(Instant::now() + Duration::from_secs(50)).is_none(), "nothing is in flight");
+    control.hold();
+    reaper.submit(&stream, 3, &x(&1)).unwrap();
+    let until = Instant::now() + Duration::from_millis(10);
+    assert!(reaper.next_before(until).is_none());
+    assert!(Instant::now() >= until);
+    control.let_go();
+    assert_eq!(reaper.next_before(Instant::now() + Duration::from_secs(50)).unwrap().tag, 3);
 }

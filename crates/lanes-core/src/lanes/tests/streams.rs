@@ -287,7 +287,9 @@ fn wrong_inputs_are_refused_before_the_queue_by_name() {
     assert_eq!(runnable.stats().turns, 0, "nothing was queued");
     assert_eq!(stream.position(), 0);
     let rank = InputError::Rank { name: "x".into(), found: vec![], expected: vec![1] };
-    assert!(matches!(wait(stream.call(&[Value::new(&[], &[1u64])])), Err(StreamError::Invalid(error)) if error == rank));
+    assert!(
+        matches!(wait(stream.call(&[Value::new(&[], &[1u64])])), Err(StreamError::Invalid(error)) if error == rank)
+    );
 }
 
 #[test]
