@@ -538,23 +538,21 @@ impl Step {
     }
 }
 
-/// About how long a command takes for one seat: 16 multiply-adds a nanosecond, or 8 bytes moved.
+/// About how long a command takes for one seat: 16 multiply-adds a nanosecond, 4 bytes that a kernel touches, or 32
+/// that are only moved.
 fn seat_ns(command: &Command) -> usize {
+    let bytes = || {
+        command
+            .touches()
+            .iter()
+            .map(|touch| touch.region.bytes())
+            .fold(0, usize::saturating_add)
+    };
     match command {
         Command::Contract(contraction) => {
-            contraction
-                .weights
-                .len()
-                .saturating_mul(contraction.positions)
-                / 16
+            contraction.weights.len().saturating_mul(contraction.positions) / 16
         }
-        command => {
-            command
-                .touches()
-                .iter()
-                .map(|touch| touch.region.bytes())
-                .fold(0, usize::saturating_add)
-                / 8
-        }
+        Command::Dispatch { .. } => bytes() / 4,
+        _ => bytes() / 32,
     }
 }
