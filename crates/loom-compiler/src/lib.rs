@@ -8,8 +8,7 @@ pub mod ir;
 pub mod launch;
 pub mod math;
 pub mod ops;
+pub mod tile;
 pub mod types;
 
-/// A kernel compiled for the CPU backend's tile executor.
-#[derive(Clone, Debug, Default)]
-pub struct CpuImage {}
+pub use tile::CpuImage;
