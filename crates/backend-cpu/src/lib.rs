@@ -1,1 +1,7 @@
 //! The CPU backend.
+//!
+//! - [`contract`]: matrix products, convolutions and the products of recurrent cells, in place, from packed weights.
+//! - [`isa`]: which vector instructions are used, chosen at run time.
+
+pub mod contract;
+pub mod isa;
