@@ -19,7 +19,6 @@ use super::liveness::Liveness;
 use super::program::*;
 use super::uniform::{self, Ids};
 use super::Unsupported;
-use crate::eval;
 use crate::ir::{BlockId, Body, Kernel, Op as IrOp, ParameterKind, Span, ValueId};
 use crate::ops::{Axis, Binary, Combine, Convert, IdKind, IntPredicate, OpKind, Space, Ternary};
 use crate::types::{Dim, ScalarType, Type, ViewType};
@@ -82,7 +81,8 @@ pub(super) fn program(kernel: &Kernel) -> Result<Program> {
     let segment = wide.segment;
     let (program, lost) = wide.run()?;
     // With one segment a tile, what depends on the segment alone is uniform.
-    if lost && segment >= LONG_SEGMENT {
+    let whole_plane = program.whole_groups && program.shape == Shape::Group;
+    if lost && segment >= LONG_SEGMENT && !whole_plane {
         return Ok(Compiler::new(kernel, false)?.run()?.0);
     }
     Ok(program)
@@ -277,7 +277,9 @@ impl<'a> Compiler<'a> {
         let constants: Vec<u64> =
             from.iter().filter_map(|word| if let Word::Constant(bits) = word { Some(*bits) } else { None }).collect();
         if constants.len() == from.len() {
-            return Ok(Word::Constant(evaluate(op, &constants)));
+            let mut bits = [0; 3];
+            bits[..constants.len()].copy_from_slice(&constants);
+            return Ok(Word::Constant(op.evaluate(bits)));
         }
         let launch = from.iter().all(|word| !matches!(word, Word::Slot { launch: false, .. }));
         let mut slots = [Slot(0); 3];
@@ -813,7 +815,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn iota_lane(&mut self, ty: ScalarType, base: &Lane, step: &Lane, lane: u64) -> Result<Lane> {
-        let lane = Lane::Uniform(Word::Constant(evaluate(Op::Convert(Convert::TruncI, ScalarType::I64, ty), &[lane])));
+        let lane = Lane::Uniform(Word::Constant(Op::Convert(Convert::TruncI, ScalarType::I64, ty).evaluate([lane, 0, 0])));
         let distance = self.apply(Op::Binary(Binary::MulI, ty), &[lane, step.clone()], None)?;
         self.apply(Op::Binary(Binary::AddI, ty), &[base.clone(), distance], None)
     }
@@ -1463,7 +1465,7 @@ impl<'a> Compiler<'a> {
         }
         let arm = |this: &mut Self, block: BlockId| this.body_block(block, |this| this.leave(block, 0, results));
         let Some((&key, rest)) = keys.split_first() else { return arm(self, blocks[0]) };
-        let key = Lane::Uniform(Word::Constant(evaluate(Op::Convert(Convert::TruncI, ScalarType::I64, ty), &[key as u64])));
+        let key = Lane::Uniform(Word::Constant(Op::Convert(Convert::TruncI, ScalarType::I64, ty).evaluate([key as u64, 0, 0])));
         let equal = self.apply(Op::CompareI(IntPredicate::Eq, ty), &[selector.clone(), key], None)?;
         let condition = self.condition(&equal)?;
         let held = if let Condition::Reg(reg) = condition { Some(reg) } else { None };
@@ -1697,22 +1699,6 @@ fn swapped(predicate: IntPredicate) -> IntPredicate {
         IntPredicate::Ule => IntPredicate::Uge,
         IntPredicate::Ugt => IntPredicate::Ult,
         IntPredicate::Uge => IntPredicate::Ule,
-    }
-}
-
-/// What `op` computes.
-pub(super) fn evaluate(op: Op, from: &[u64]) -> u64 {
-    let at = |at: usize| from.get(at).copied().unwrap_or(0);
-    match op {
-        Op::Move(_) => at(0),
-        Op::Unary(unary, ty) => eval::unary(unary, ty, at(0)),
-        Op::Binary(binary, ty) => eval::binary(binary, ty, at(0), at(1)),
-        Op::Ternary(ternary, ty) => eval::ternary(ternary, ty, at(0), at(1), at(2)),
-        Op::CompareI(predicate, ty) => eval::compare_int(predicate, ty, at(0), at(1)).into(),
-        Op::CompareF(predicate, ty) => eval::compare_float(predicate, ty, at(0), at(1)).into(),
-        Op::Classify(class, ty) => eval::classify(class, ty, at(0)).into(),
-        Op::Select(_) => if at(0) & 1 == 1 { at(1) } else { at(2) },
-        Op::Convert(convert, source, target) => eval::convert(convert, source, target, at(0)),
     }
 }
 

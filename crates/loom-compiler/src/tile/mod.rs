@@ -25,8 +25,15 @@ pub struct CpuImage {
     pub parameters: Vec<Parameter>,
     /// Computes the number of workgroups from workload arguments.
     pub launch: LaunchProgram,
+    /// Private, so that every program was made by [`compile`]: an executor relies on its indices.
+    program: Program,
+}
+
+impl CpuImage {
     /// What every launch runs.
-    pub program: Program,
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
 }
 
 /// What the tile compiler can not express.

@@ -15,6 +15,7 @@
 //!   are in range, and [`Block`]s nest without cycles: a block is only named by instructions of blocks before it.
 //! - Not here: how a kernel becomes one (`compile`), and how it is run (`backend-cpu`).
 
+use crate::eval;
 use crate::ir::Span;
 use crate::ops::{Binary, Classify, Combine, Convert, FloatPredicate, IntPredicate, ShuffleMode, Ternary, Unary};
 use crate::types::ScalarType;
@@ -164,6 +165,21 @@ impl Op {
             | Self::Classify(_, ty)
             | Self::Convert(_, ty, _) => ty,
             Self::Select(ty) => if at == 0 { ScalarType::I1 } else { ty },
+        }
+    }
+
+    /// The bits of the result for the bits of the operands.
+    pub fn evaluate(self, [a, b, c]: [u64; 3]) -> u64 {
+        match self {
+            Self::Move(_) => a,
+            Self::Unary(unary, ty) => eval::unary(unary, ty, a),
+            Self::Binary(binary, ty) => eval::binary(binary, ty, a, b),
+            Self::Ternary(ternary, ty) => eval::ternary(ternary, ty, a, b, c),
+            Self::CompareI(predicate, ty) => eval::compare_int(predicate, ty, a, b).into(),
+            Self::CompareF(predicate, ty) => eval::compare_float(predicate, ty, a, b).into(),
+            Self::Classify(class, ty) => eval::classify(class, ty, a).into(),
+            Self::Select(_) => if a & 1 == 1 { b } else { c },
+            Self::Convert(convert, source, target) => eval::convert(convert, source, target, a),
         }
     }
 
