@@ -1,5 +1,6 @@
 //! What can go wrong here, as a `DeviceError`.
 
+use crate::tile::Fault;
 use lanes_core::device::DeviceError;
 
 /// A handle that another device gave out.
@@ -30,5 +31,13 @@ pub(crate) fn too_large(what: String, bytes: u64) -> DeviceError {
         what,
         bytes,
         limit: isize::MAX as u64,
+    }
+}
+
+/// A kernel that overstepped and was stopped.
+pub(crate) fn faulted(label: &str, fault: &Fault) -> DeviceError {
+    DeviceError::Fault {
+        at: label.to_string(),
+        what: fault.to_string(),
     }
 }

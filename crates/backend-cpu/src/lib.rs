@@ -19,6 +19,7 @@
 //! | `moves` | copies and fills of strided runs |
 //! | `pool` | the threads |
 //! | `contract` | matrix products, convolutions and the products of recurrent cells, in place, from packed weights |
+//! | `tile` | kernels, one loop over a tile of work-items per op |
 //! | `isa` | which vector instructions are used, chosen at run time |
 //! | `error` | what went wrong, as a `DeviceError` |
 //!
@@ -34,5 +35,6 @@ mod moves;
 mod plan;
 mod pool;
 mod queue;
+pub mod tile;
 
 pub use device::{CpuDevice, CpuOptions};

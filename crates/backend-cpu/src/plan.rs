@@ -10,12 +10,17 @@ use crate::device::{CpuDevice, DeviceId};
 use crate::error::{foreign, too_large};
 use crate::memory::{Bytes, CpuBuffer};
 use crate::moves::Runs;
+use crate::tile;
 use lanes_core::device::{
     Charge, Device, DeviceError, ExecutableObject, MemoryUse, PrepareOptions, Purpose, SlotObject,
 };
 use lanes_core::lanes::Capacity;
-use lanes_core::plan::{Checked, Command, Contraction, Region, Storage, StorageId};
+use lanes_core::plan::{
+    Argument, Checked, Command, Contraction, KernelId, Region, Scalar, Storage, StorageId,
+};
 use lanes_core::scratch::Layout;
+use loom_compiler::CpuImage;
+use loom_compiler::launch::Geometry;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of scratch, inputs and outputs that a chunk should have: half of a small second-level cache, the other half
@@ -77,6 +82,24 @@ pub(crate) enum Step {
         terms: Box<[Operand]>,
         out: Operand,
     },
+    /// A kernel; `geometries[n]` is its launch for `n + 1` seats.
+    Dispatch {
+        label: Box<str>,
+        image: Arc<CpuImage>,
+        geometries: Box<[Geometry]>,
+        arguments: Box<[Bound]>,
+    },
+}
+
+/// A launch argument.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bound {
+    /// A number.
+    Bits(u64),
+    /// The number of seats of the chunk.
+    Seats,
+    /// The seats of the chunk in a storage, or all `shared_len` bytes of one that has no seats.
+    Buffer { at: Operand, shared_len: usize },
 }
 
 /// Where a storage starts for the first seat of a chunk.
@@ -143,6 +166,10 @@ pub(crate) struct ThreadMemory {
     pub bases: Vec<*mut u8>,
     /// The operands of the contraction at hand.
     pub terms: Vec<contract::TermPtr>,
+    /// The arguments of the kernel at hand.
+    pub arguments: Vec<tile::Arg>,
+    /// What kernels keep between their instructions.
+    pub tiles: tile::TileScratch,
     /// The first fault of this thread, with the first seat of its chunk.
     pub fault: Option<DeviceError>,
 }
@@ -227,6 +254,7 @@ struct Preparation<'a> {
     device: &'a CpuDevice,
     plan: &'a Checked<'a>,
     seats: usize,
+    chunk_seats: usize,
     charges: Vec<Charge>,
 }
 
@@ -242,6 +270,7 @@ pub(crate) fn prepare(
         device,
         plan,
         seats,
+        chunk_seats: 0,
         charges: Vec::new(),
     };
     let states = preparation.states(options)?;
@@ -255,12 +284,13 @@ pub(crate) fn prepare(
             what: format!("two states of plan {} lie in one buffer", plan.plan().name),
         });
     }
-    let steps = preparation.steps()?;
     let (chunk_seats, layout) = preparation.chunk()?;
+    preparation.chunk_seats = chunk_seats;
+    let steps = preparation.steps()?;
     let bases = preparation.bases(&layout)?;
-    let terms_max = steps.iter().map(Step::terms).max().unwrap_or(0);
+    let operands_max = steps.iter().map(Step::operands).max().unwrap_or(0);
     let slots = (0..options.slots)
-        .map(|_| preparation.slot(&layout, terms_max))
+        .map(|_| preparation.slot(&layout, operands_max))
         .collect::<Result<Vec<_>, _>>()?;
     Ok(CpuExecutable {
         device: device.id(),
@@ -374,11 +404,58 @@ impl Preparation<'_> {
                 to: self.operand(*state, row.offset),
             },
             Command::Contract(contraction) => self.contract(contraction)?,
-            Command::Dispatch { label, .. } => {
-                return Err(DeviceError::Unsupported {
-                    what: format!("kernels, which {label} needs"),
-                });
+            Command::Dispatch {
+                label,
+                kernel,
+                workload,
+                arguments,
+            } => self.dispatch(label, *kernel, workload, arguments)?,
+        })
+    }
+
+    fn dispatch(
+        &mut self,
+        label: &str,
+        kernel: KernelId,
+        workload: &[Scalar],
+        arguments: &[Argument],
+    ) -> Result<Step, DeviceError> {
+        let image = Arc::clone(&self.plan.plan().kernels[kernel.0 as usize]);
+        // A chunk has few seats, so its launches are computed here, once for every number.
+        let geometry = |seats: usize| {
+            let bits = |scalar: &Scalar| match scalar {
+                Scalar::Bits(bits) => *bits,
+                Scalar::Seats => seats as u64,
+            };
+            let workload: Vec<u64> = workload.iter().map(bits).collect();
+            image
+                .launch
+                .geometry(&workload)
+                .map_err(|error| DeviceError::Invalid {
+                    what: format!("launch of {label} for {seats} seats: {error}"),
+                })
+        };
+        let geometries = (1..=self.chunk_seats)
+            .map(geometry)
+            .collect::<Result<Box<[_]>, _>>()?;
+        self.charge(Purpose::Graphs, label, size_of_val(&*geometries))?;
+        let argument = |argument: &Argument| match argument {
+            Argument::Scalar(Scalar::Bits(bits)) => Bound::Bits(*bits),
+            Argument::Scalar(Scalar::Seats) => Bound::Seats,
+            Argument::Buffer { storage, .. } => {
+                let shared_len = self.plan.plan().storages[storage.0 as usize].bytes();
+                Bound::Buffer {
+                    at: self.operand(*storage, 0),
+                    shared_len,
+                }
             }
+        };
+        let arguments = arguments.iter().map(argument).collect();
+        Ok(Step::Dispatch {
+            label: label.into(),
+            image,
+            geometries,
+            arguments,
         })
     }
 
@@ -468,7 +545,7 @@ impl Preparation<'_> {
         Ok(bases.collect())
     }
 
-    fn slot(&mut self, layout: &Layout, terms_max: usize) -> Result<SlotMemory, DeviceError> {
+    fn slot(&mut self, layout: &Layout, operands_max: usize) -> Result<SlotMemory, DeviceError> {
         let (mut inputs, mut outputs) = (
             vec![0; self.plan.signature().inputs.len()],
             vec![0; self.plan.signature().outputs.len()],
@@ -515,7 +592,9 @@ impl Preparation<'_> {
             Ok(ThreadMemory {
                 scratch: Bytes::zeroed("scratch", layout.bytes())?,
                 bases: vec![std::ptr::null_mut(); self.plan.plan().storages.len()],
-                terms: Vec::with_capacity(terms_max),
+                terms: Vec::with_capacity(operands_max),
+                arguments: Vec::with_capacity(operands_max),
+                tiles: tile::TileScratch::default(),
                 fault: None,
             })
         };
@@ -530,16 +609,26 @@ impl Preparation<'_> {
 }
 
 impl Step {
-    fn terms(&self) -> usize {
+    /// How many it binds by a list.
+    fn operands(&self) -> usize {
         match self {
             Self::Contract { terms, .. } => terms.len(),
+            Self::Dispatch { arguments, .. } => arguments.len(),
             _ => 0,
         }
     }
 }
 
-/// About how long a command takes for one seat: 16 multiply-adds a nanosecond, or 8 bytes moved.
+/// About how long a command takes for one seat: 16 multiply-adds a nanosecond, 4 bytes that a kernel touches, or 32
+/// that are only moved.
 fn seat_ns(command: &Command) -> usize {
+    let bytes = || {
+        command
+            .touches()
+            .iter()
+            .map(|touch| touch.region.bytes())
+            .fold(0, usize::saturating_add)
+    };
     match command {
         Command::Contract(contraction) => {
             contraction
@@ -548,13 +637,7 @@ fn seat_ns(command: &Command) -> usize {
                 .saturating_mul(contraction.positions)
                 / 16
         }
-        command => {
-            command
-                .touches()
-                .iter()
-                .map(|touch| touch.region.bytes())
-                .fold(0, usize::saturating_add)
-                / 8
-        }
+        Command::Dispatch { .. } => bytes() / 4,
+        _ => bytes() / 32,
     }
 }

@@ -6,10 +6,12 @@
 //! - A fault ends its chunk; the others run on, and the turn reports the fault of the lowest seats.
 
 use crate::contract::{OutPtr, TermPtr};
+use crate::error::faulted;
 use crate::memory::Bytes;
 use crate::moves::fill;
-use crate::plan::{Base, CpuExecutable, Operand, SlotMemory, Step, ThreadMemory};
+use crate::plan::{Base, Bound, CpuExecutable, Operand, SlotMemory, Step, ThreadMemory};
 use crate::pool::Pool;
+use crate::tile::{self, Arg};
 use lanes_core::device::{DeviceError, TurnRows};
 use lanes_core::lanes::SeatRows;
 use std::ops::Range;
@@ -155,7 +157,8 @@ impl Step {
             thread.bases[operand.storage].wrapping_add(operand.offset + seat * operand.seat_stride)
         };
         // SAFETY: every pointer lies in its storage for a seat of the chunk or a row of the state, and the plan's check
-        // keeps the runs from there on in the seat or row, and what is written apart from what is read.
+        // keeps the runs from there on in the seat or row, and what is written apart from what is read. A kernel is given the
+        // bytes of the chunk's seats, which nobody else touches, or of what all share, which it does not store to.
         unsafe {
             match self {
                 Self::Copy { from, to, runs } => {
@@ -189,6 +192,31 @@ impl Step {
                     seats.for_each(|(seat, rows)| {
                         runs.copy(at(from, seat), at(to, rows.write.0 as usize))
                     });
+                }
+                Self::Dispatch {
+                    label,
+                    image,
+                    geometries,
+                    arguments,
+                } => {
+                    thread.arguments.clear();
+                    for argument in arguments {
+                        thread.arguments.push(match *argument {
+                            Bound::Bits(bits) => Arg::Scalar(bits),
+                            Bound::Seats => Arg::Scalar(rows.len() as u64),
+                            Bound::Buffer { at, shared_len } => {
+                                let ptr = thread.bases[at.storage];
+                                let seated = at.seat_stride * rows.len();
+                                Arg::Buffer {
+                                    ptr,
+                                    len: if seated > 0 { seated } else { shared_len },
+                                }
+                            }
+                        });
+                    }
+                    let geometry = &geometries[rows.len() - 1];
+                    tile::run(image, geometry, &thread.arguments, &mut thread.tiles)
+                        .map_err(|fault| faulted(label, &fault))?;
                 }
                 Self::Contract { packed, terms, out } => {
                     thread.terms.clear();

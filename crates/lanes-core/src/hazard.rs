@@ -142,3 +142,161 @@ impl Bits {
             .for_each(|(word, more)| *word |= more);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Argument, KernelId};
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    type Use = (u32, Region, Access);
+
+    fn uses() -> impl Strategy<Value = Vec<Vec<Use>>> {
+        let access = prop_oneof![
+            Just(Access::Read),
+            Just(Access::Write),
+            Just(Access::ReadWrite),
+            Just(Access::Accumulate)
+        ];
+        let region = (0usize..24, 1usize..5, 0usize..5, 1usize..4);
+        let one = (0u32..4, region, access).prop_map(
+            |(storage, (offset, row_bytes, gap, rows), access)| {
+                (
+                    storage,
+                    Region {
+                        offset,
+                        row_bytes,
+                        stride: row_bytes + gap,
+                        rows,
+                    },
+                    access,
+                )
+            },
+        );
+        prop::collection::vec(prop::collection::vec(one, 0..4), 0..24)
+    }
+
+    fn command(uses: &[Use]) -> Command {
+        let buffer = |&(storage, region, access)| Argument::Buffer {
+            storage: StorageId(storage),
+            uses: vec![(region, access)],
+        };
+        Command::Dispatch {
+            label: String::new(),
+            kernel: KernelId(0),
+            workload: vec![],
+            arguments: uses.iter().map(buffer).collect(),
+        }
+    }
+
+    fn bytes((storage, region, _): &Use) -> BTreeSet<(u32, usize)> {
+        let runs = (0..region.rows).map(|row| region.offset + row * region.stride);
+        runs.flat_map(|start| (start..start + region.row_bytes).map(|at| (*storage, at)))
+            .collect()
+    }
+
+    /// Everything that reaches `at` over edges.
+    fn reaching(before: impl Fn(usize) -> Vec<usize>, commands: usize) -> Vec<BTreeSet<usize>> {
+        let mut reach = Vec::<BTreeSet<usize>>::new();
+        for at in 0..commands {
+            let mut all = BTreeSet::new();
+            for earlier in before(at) {
+                all.insert(earlier);
+                all.extend(&reach[earlier]);
+            }
+            reach.push(all);
+        }
+        reach
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+        /// Against the rule said byte by byte: per byte the last writer, the readers since, the accumulators since.
+        #[test]
+        fn the_order_is_that_of_bytes_and_no_edge_is_implied(commands in uses(), shared in any::<bool>()) {
+            // With storages 2 and 3 in one place, a byte of either is a byte of both.
+            let place = |storage: u32| if shared && storage == 3 { 2 } else { storage };
+            let touched = |use_: &Use| -> BTreeSet<(u32, usize)> {
+                let whole = shared && use_.0 >= 2;
+                let bytes = bytes(use_).into_iter().map(|(storage, at)| (place(storage), at));
+                if whole { bytes.chain((0..60).map(|at| (2, at + 1000))).collect() } else { bytes.collect() }
+            };
+            let rule = |at: usize| -> Vec<usize> {
+                (0..at).filter(|&earlier| commands[at].iter().any(|now| commands[earlier].iter().any(|then| {
+                    let ordered = match (then.2, now.2) {
+                        (Access::Read, Access::Read) | (Access::Accumulate, Access::Accumulate) => false,
+                        (Access::Read, _) | (_, Access::Read) => then.2 != Access::Read || now.2 != Access::Read,
+                        _ => true,
+                    };
+                    // In one storage bytes tell; two storages that share memory conflict as wholes.
+                    let meet = if then.0 == now.0 {
+                        !bytes(then).is_disjoint(&bytes(now))
+                    } else {
+                        !touched(then).is_disjoint(&touched(now))
+                    };
+                    ordered && meet
+                }))).collect()
+            };
+            let expected = reaching(rule, commands.len());
+            let recorded: Vec<_> = commands.iter().map(|uses| command(uses)).collect();
+            let share = |a: StorageId, b: StorageId| shared && a != b && a.0 >= 2 && b.0 >= 2;
+            let hazards = Hazards::infer(&recorded, share);
+            let edges = |at: usize| hazards.before(at).iter().map(|&earlier| earlier as usize).collect::<Vec<_>>();
+            let found = reaching(edges, commands.len());
+            prop_assert_eq!(&found, &expected);
+            let mut count = 0;
+            for at in 0..commands.len() {
+                let before = edges(at);
+                count += before.len();
+                for &edge in &before {
+                    let implied = before.iter().any(|&other| other != edge && found[other].contains(&edge));
+                    prop_assert!(!implied, "{} -> {} is implied", edge, at);
+                    prop_assert!(hazards.level(edge) < hazards.level(at));
+                }
+                let level = before.iter().map(|&edge| hazards.level(edge) + 1).max().unwrap_or(0);
+                prop_assert_eq!(hazards.level(at), level);
+            }
+            prop_assert_eq!(hazards.edges(), count);
+            prop_assert_eq!(hazards.levels().concat().len(), commands.len());
+        }
+    }
+
+    #[test]
+    fn heads_that_write_columns_of_one_buffer_are_independent() {
+        let column = |head: usize| Region {
+            offset: head * 8,
+            row_bytes: 8,
+            stride: 64,
+            rows: 16,
+        };
+        let mut commands: Vec<_> = (0..8)
+            .map(|head| command(&[(0, column(head), Access::Write)]))
+            .collect();
+        commands.push(command(&[(0, Region::contiguous(0, 1024), Access::Read)]));
+        let hazards = Hazards::infer(&commands, |_, _| false);
+        assert_eq!(hazards.levels(), [(0..8).collect::<Vec<_>>(), vec![8]]);
+        assert_eq!(hazards.before(8), (0..8).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_row_read_and_the_row_written_are_two_places() {
+        let (state, own, whole) = (StorageId(0), StorageId(1), Region::contiguous(0, 16));
+        let scatter = Command::Scatter {
+            from: (own, whole),
+            state,
+            row: whole,
+        };
+        let commands = [
+            scatter.clone(),
+            Command::Gather {
+                state,
+                row: whole,
+                to: (StorageId(2), whole),
+            },
+            scatter,
+        ];
+        let hazards = Hazards::infer(&commands, |_, _| false);
+        assert_eq!((hazards.before(1), hazards.before(2)), (&[][..], &[0][..]));
+    }
+}

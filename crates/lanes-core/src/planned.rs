@@ -4,14 +4,15 @@
 //!
 //! - Everything derives from the signature: the states' rows and their initial value, staging, what is returned.
 //! - Works over any device; what varies per turn is the rows and the stacked inputs.
+//! - A plan that can refuse a seat has one more output than the signature: a u32 per seat, 0 or the number of a reason.
 
-use crate::Signature;
 use crate::device::{
     Device, DeviceError, Executable, MemoryUse, Placement, PrepareOptions, Purpose, RowCheck, Slot,
     StateRows,
 };
 use crate::lanes::{Capacity, LanedModel, Refusal, RowId, SeatRows};
 use crate::plan::Plan;
+use crate::{DType, Port, Scope, Signature};
 use std::sync::Arc;
 
 /// A model made of one plan.
@@ -19,6 +20,9 @@ pub struct PlannedModel {
     device: Arc<dyn Device>,
     plan: Plan,
     signature: Signature,
+    /// The signature as the plan has it: with the status output, if it can refuse a seat.
+    planned: Signature,
+    reasons: Vec<String>,
     prepared: Option<Prepared>,
 }
 
@@ -27,7 +31,6 @@ struct Prepared {
     executable: Executable,
     slot: Slot,
     check: RowCheck,
-    seats: usize,
 }
 
 impl PlannedModel {
@@ -37,13 +40,37 @@ impl PlannedModel {
         plan: Plan,
         signature: Signature,
     ) -> Result<Self, DeviceError> {
-        if let Err(error) = plan.check(&signature) {
+        Self::refusing(device, plan, signature, Vec::new())
+    }
+
+    /// [`new`](Self::new) for a plan that refuses seats because of their data: where `reasons` are given, it has one
+    /// output more than the signature, the last, of one u32 a seat. 0 is a good seat, and `n` is refused for
+    /// `reasons[n - 1]`.
+    pub fn refusing(
+        device: Arc<dyn Device>,
+        plan: Plan,
+        signature: Signature,
+        reasons: Vec<String>,
+    ) -> Result<Self, DeviceError> {
+        let mut planned = signature.clone();
+        if !reasons.is_empty() {
+            let (name, scope) = ("status of the seat".to_string(), Scope::Seat);
+            planned.outputs.push(Port {
+                name,
+                dtype: DType::U32,
+                shape: vec![1],
+                scope,
+            });
+        }
+        if let Err(error) = plan.check(&planned) {
             return Err(error.of_plan(&plan.name));
         }
         Ok(Self {
             device,
             plan,
             signature,
+            planned,
+            reasons,
             prepared: None,
         })
     }
@@ -158,7 +185,7 @@ impl LanedModel for PlannedModel {
         let states = self.allocate_states(capacity)?;
         let checked = self
             .plan
-            .check(&self.signature)
+            .check(&self.planned)
             .map_err(|error| error.of_plan(&self.plan.name))?;
         let options = PrepareOptions {
             capacity,
@@ -177,7 +204,6 @@ impl LanedModel for PlannedModel {
             executable,
             slot,
             check,
-            seats: 0,
         });
         Ok(())
     }
@@ -197,11 +223,30 @@ impl LanedModel for PlannedModel {
             });
         };
         let turn = prepared.check.check(seats)?;
-        prepared.seats = seats.len();
         let completion = self
             .device
             .submit(&prepared.executable, &mut prepared.slot, turn, &[])?;
         refused.extend(completion.wait()?.refused);
+        if !self.reasons.is_empty() {
+            let statuses = prepared
+                .slot
+                .output(self.signature.outputs.len())?
+                .chunks_exact(4);
+            for (seat, status) in statuses.take(seats.len()).enumerate() {
+                let status = status
+                    .iter()
+                    .rev()
+                    .fold(0, |word, &byte| word << 8 | usize::from(byte));
+                if let Some(number) = status.checked_sub(1) {
+                    let reason = self.reasons.get(number).cloned();
+                    let reason = reason.unwrap_or_else(|| format!("the plan gave status {status}"));
+                    refused.push(Refusal {
+                        seat: seat as u32,
+                        reason,
+                    });
+                }
+            }
+        }
         Ok(())
     }
 

@@ -3,13 +3,22 @@
 //! `text --parse--> syntax --build--> IR with calls and config --specialise--> Kernel --tile--> CpuImage`
 #![deny(unsafe_code)]
 
+mod build;
+mod diag;
 pub mod eval;
+mod fold;
 pub mod ir;
 pub mod launch;
+mod lex;
 pub mod math;
+mod module;
 pub mod ops;
+mod reader;
+mod simplify;
+mod syntax;
+pub mod tile;
 pub mod types;
 
-/// A kernel compiled for the CPU backend's tile executor.
-#[derive(Clone, Debug, Default)]
-pub struct CpuImage {}
+pub use diag::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
+pub use module::{MAX_SOURCE_BYTES, Module};
+pub use tile::CpuImage;

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::device::DeviceError;
 use crate::{Scope, Signature};
+use loom_compiler::ir::ParameterKind;
 use std::collections::BTreeMap;
 
 /// The most commands of a plan: inferring hazards takes memory in the square of it.
@@ -387,36 +388,64 @@ impl<'a> Check<'a> {
     fn dispatch(
         &self,
         kernel: usize,
-        _workload: &[Scalar],
+        workload: &[Scalar],
         arguments: &[Argument],
     ) -> Result<(), PlanError> {
         let count = self.plan.kernels.len();
-        if kernel >= count {
-            return Err(PlanError::Unknown {
+        let image = self
+            .plan
+            .kernels
+            .get(kernel)
+            .ok_or_else(|| PlanError::Unknown {
                 at: self.at.clone(),
                 what: "kernel",
                 id: kernel,
                 count,
-            });
+            })?;
+        let wrong = |what: String| self.mismatch(format!("kernel {}: {what}", image.name));
+        let (found, expected) = (workload.len(), image.launch.workload.len());
+        if found != expected {
+            return Err(wrong(format!(
+                "{found} workload arguments, and it has {expected}"
+            )));
         }
-        for argument in arguments {
-            let Argument::Buffer { storage, uses } = argument else {
-                continue;
+        let (found, expected) = (arguments.len(), image.parameters.len());
+        if found != expected {
+            return Err(wrong(format!("{found} arguments, and it has {expected}")));
+        }
+        for (at, (argument, parameter)) in arguments.iter().zip(&image.parameters).enumerate() {
+            let name = &parameter.name;
+            let (storage, uses) = match (argument, parameter.kind) {
+                (Argument::Scalar(_), ParameterKind::Scalar(_)) => continue,
+                (Argument::Buffer { storage, uses }, ParameterKind::Buffer) => (*storage, uses),
+                (Argument::Scalar(_), ParameterKind::Buffer) => {
+                    return Err(wrong(format!(
+                        "a scalar for argument {name}, which is a buffer"
+                    )));
+                }
+                (Argument::Buffer { .. }, ParameterKind::Scalar(ty)) => {
+                    return Err(wrong(format!(
+                        "a buffer for argument {name}, which is {ty}"
+                    )));
+                }
             };
             for (region, access) in uses {
                 if access.writes() {
-                    self.write_to(*storage, region)?;
+                    self.write_to(storage, region)?;
                 } else {
-                    self.read_from(*storage, region)?;
+                    self.read_from(storage, region)?;
                 }
             }
-            // An argument without uses still binds the storage.
-            if matches!(self.find(*storage)?, Storage::State { .. }) {
-                return Err(self.access(
-                    "binds",
-                    *storage,
-                    "a state: it is only gathered and scattered",
-                ));
+            // An argument without uses binds the storage all the same.
+            if matches!(self.find(storage)?, Storage::State { .. }) {
+                let kind = "a state: it is only gathered and scattered";
+                return Err(self.access("binds", storage, kind));
+            }
+            // What is only read may be shared by threads, so the kernel itself is asked.
+            if image.stores_to(at) && !uses.iter().any(|(_, access)| access.writes()) {
+                return Err(wrong(format!(
+                    "it stores to argument {name}, which is only read"
+                )));
             }
         }
         Ok(())
