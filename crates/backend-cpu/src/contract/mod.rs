@@ -17,6 +17,7 @@
 //! | `run` | which tiles cover an output |
 //! | `tile` | one register tile, over a small vector trait |
 //! | `portable`, `avx2`, `avx512` | the trait, and the tiles each has registers for |
+//! | `narrow` | tiles of few columns, rows as the elements of a vector |
 //! | `activate` | activations |
 
 mod activate;
@@ -24,6 +25,8 @@ mod activate;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod narrow;
 mod pack;
 mod portable;
 mod run;
@@ -186,7 +189,11 @@ impl Packed {
             kernels,
             terms: c.terms.clone(),
             segments: pack::segments(&c.terms),
-            panels: pack::panels(&c.weights, c.n, kernels.lanes),
+            panels: if c.n <= kernels.narrow.len() {
+                pack::unpacked(&c.weights)
+            } else {
+                pack::panels(&c.weights, c.n, kernels.lanes)
+            },
             bias: pack::bias(c, kernels.lanes),
             activation: c.activation,
             k,
@@ -363,6 +370,11 @@ impl Packed {
             )
         };
         Ok(())
+    }
+
+    /// The tile for few columns, if there are few and the instruction set has one.
+    fn narrow(&self) -> Option<tile::TileFn> {
+        self.kernels.narrow.get(self.n - 1).copied()
     }
 
     /// The seat and the position of a row.

@@ -134,6 +134,15 @@ pub(super) fn panels(weights: &[f32], n: usize, lanes: usize) -> Panels {
     Panels { data, stride }
 }
 
+/// `[K, N]` weights as they are, for `narrow`.
+pub(super) fn unpacked(weights: &[f32]) -> Panels {
+    let mut data = Lines::new(weights.len(), 0.0);
+    for (at, &weight) in weights.iter().enumerate() {
+        data.set(at, weight);
+    }
+    Panels { data, stride: 0 }
+}
+
 /// The bias in whole vectors. Without one it is -0, which changes no sum.
 pub(super) fn bias(contraction: &Contraction, lanes: usize) -> Lines {
     let mut data = Lines::new(contraction.n.next_multiple_of(lanes), -0.0);

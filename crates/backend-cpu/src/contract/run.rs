@@ -8,7 +8,7 @@
 //! Tiles are chosen by rows and columns alone for speed; no choice shows in the result (`tile`).
 
 use super::pack::{MAX_SLOTS, Segment};
-use super::tile::{Kernels, MAX_ROWS, Tile};
+use super::tile::{Kernels, MAX_ROWS, NARROW_ROWS, Tile};
 use super::{OutPtr, Packed, TermPtr};
 use lanes_core::plan::Activation;
 use std::ops::Range;
@@ -78,6 +78,50 @@ pub(super) unsafe fn run(
     }
 }
 
+/// Where the rows of one tile start, in each term of a segment and in the output.
+struct Starts<const ROWS: usize> {
+    terms: [[*const f32; ROWS]; MAX_SLOTS],
+    out: [*mut f32; ROWS],
+}
+
+impl<const ROWS: usize> Starts<ROWS> {
+    fn new() -> Self {
+        Self {
+            terms: [[std::ptr::null(); ROWS]; MAX_SLOTS],
+            out: [std::ptr::null_mut(); ROWS],
+        }
+    }
+
+    /// Finds them for `rows`.
+    ///
+    /// # Safety
+    /// As [`run`], for these rows.
+    #[inline(always)]
+    unsafe fn find(
+        &mut self,
+        packed: &Packed,
+        segment: &Segment,
+        terms: &[TermPtr],
+        out: OutPtr,
+        rows: &Range<usize>,
+    ) {
+        let first = packed.row(rows.start);
+        // SAFETY: the pointers stay inside what the caller describes: rows of its seats.
+        unsafe {
+            for (starts, &term) in self.terms.iter_mut().zip(&segment.terms) {
+                let base = terms[term].base.add(packed.terms[term].offset);
+                let strides = (terms[term].seat_stride, packed.terms[term].position_stride);
+                packed.each_row(first, rows.len(), strides, |r, at| starts[r] = base.add(at));
+            }
+            let base = out.base.add(packed.out_offset);
+            let strides = (out.seat_stride, packed.out_position_stride);
+            packed.each_row(first, rows.len(), strides, |r, at| {
+                self.out[r] = base.add(at)
+            });
+        }
+    }
+}
+
 /// Adds one segment of K to the sums of `rows` by `columns`; `first` and `last` say where it stands among them.
 ///
 /// # Safety
@@ -91,48 +135,69 @@ unsafe fn run_segment(
     rows: &Range<usize>,
     columns: &Range<usize>,
 ) {
-    let lanes = packed.kernels.lanes;
+    let kernels = packed.kernels;
+    let relu = packed.activation == Activation::Relu;
+    if let Some(narrow) = packed.narrow() {
+        let mut starts = Starts::<NARROW_ROWS>::new();
+        for start in rows.clone().step_by(NARROW_ROWS) {
+            let rows = start..rows.end.min(start + NARROW_ROWS);
+            // SAFETY: rows of the caller's; those that fill up a vector repeat its last one.
+            unsafe {
+                starts.find(packed, segment, terms, out, &rows);
+                for starts in &mut starts.terms[..segment.terms.len()] {
+                    let last = starts[rows.len() - 1];
+                    starts[rows.len()..].fill(last);
+                }
+                narrow(&Tile {
+                    runs: &segment.runs,
+                    rows: starts.terms.as_flattened(),
+                    height: NARROW_ROWS,
+                    stored: rows.len(),
+                    panel: packed.panels.data.as_ptr().add(segment.start * packed.n),
+                    panel_stride: packed.panels.stride,
+                    out: &starts.out,
+                    column: 0,
+                    columns: packed.n,
+                    bias: packed.bias.as_ptr(),
+                    first,
+                    last,
+                    relu,
+                });
+            }
+        }
+        return;
+    }
+    let mut starts = Starts::<MAX_ROWS>::new();
+    let lanes = kernels.lanes;
     let vectors = columns.start / lanes..columns.end.div_ceil(lanes);
-    let (tiles, groups) = cut(packed.kernels, packed.k, rows.len(), vectors.len());
+    let (tiles, groups) = cut(kernels, packed.k, rows.len(), vectors.len());
     // Where K is short, several groups of panels share the first-level cache, and a tile's rows are found once for all.
     let panel_bytes = packed.k.max(1) * lanes * size_of::<f32>();
     let at_once = (NEAR_BYTES * groups / (panel_bytes * vectors.len())).clamp(1, groups);
-    let mut starts = [[std::ptr::null::<f32>(); MAX_ROWS]; MAX_SLOTS];
-    let mut to = [std::ptr::null_mut::<f32>(); MAX_ROWS];
     for near in (0..groups).step_by(at_once) {
         for tile in 0..tiles {
             let rows = part(rows, tiles, tile);
-            let first_row = packed.row(rows.start);
-            // SAFETY: the pointers made here stay inside what the caller describes: rows of the seats for the terms and
-            // the output, whole panels for the weights and the bias. The tile's size is one of the table's.
+            // SAFETY: rows of the caller's, whole panels for the weights and the bias. The tile's size is in the table.
             unsafe {
-                for (starts, &term) in starts.iter_mut().zip(&segment.terms) {
-                    let layout = &packed.terms[term];
-                    let base = terms[term].base.add(layout.offset);
-                    let strides = (terms[term].seat_stride, layout.position_stride);
-                    packed.each_row(first_row, rows.len(), strides, |r, at| {
-                        starts[r] = base.add(at)
-                    });
-                }
-                let base = out.base.add(packed.out_offset);
-                let strides = (out.seat_stride, packed.out_position_stride);
-                packed.each_row(first_row, rows.len(), strides, |r, at| to[r] = base.add(at));
+                starts.find(packed, segment, terms, out, &rows);
                 for group in near..groups.min(near + at_once) {
                     let vectors = part(&vectors, groups, group);
                     let column = vectors.start * lanes;
                     let panel = vectors.start * packed.panels.stride + segment.start * lanes;
-                    packed.kernels.tiles[rows.len() - 1][vectors.len() - 1](&Tile {
+                    kernels.tiles[rows.len() - 1][vectors.len() - 1](&Tile {
                         runs: &segment.runs,
-                        rows: &starts,
+                        rows: starts.terms.as_flattened(),
+                        height: MAX_ROWS,
+                        stored: rows.len(),
                         panel: packed.panels.data.as_ptr().add(panel),
                         panel_stride: packed.panels.stride,
-                        out: &to,
+                        out: &starts.out,
                         column,
                         columns: columns.end.min(vectors.end * lanes) - column,
                         bias: packed.bias.as_ptr().add(column),
                         first,
                         last,
-                        relu: packed.activation == Activation::Relu,
+                        relu,
                     });
                 }
             }
