@@ -21,10 +21,31 @@ const NEAR_BYTES: usize = 16 << 10;
 /// activation.
 const BLOCK_ROWS: Range<usize> = 64..512;
 
-/// `parts` parts of `range` that differ by at most one: part `i`.
-fn part(range: &Range<usize>, parts: usize, i: usize) -> Range<usize> {
-    let at = |i: usize| range.start + range.len() / parts * i + (range.len() % parts).min(i);
-    at(i)..at(i + 1)
+/// A range cut into `count` parts that differ by at most one.
+#[derive(Clone, Copy)]
+struct Parts {
+    start: usize,
+    count: usize,
+    /// The length of the shorter ones, and how many are longer.
+    len: usize,
+    longer: usize,
+}
+
+impl Parts {
+    fn of(range: &Range<usize>, count: usize) -> Self {
+        Self {
+            start: range.start,
+            count,
+            len: range.len() / count,
+            longer: range.len() % count,
+        }
+    }
+
+    /// Part `i`.
+    fn get(&self, i: usize) -> Range<usize> {
+        let start = self.start + self.len * i + self.longer.min(i);
+        start..start + self.len + usize::from(i < self.longer)
+    }
 }
 
 /// Into how many row tiles and column groups to cut `rows` by `vectors`.
@@ -64,8 +85,9 @@ pub(super) unsafe fn run(
 ) {
     let block = (BLOCK_ELEMENTS / packed.k.max(1)).clamp(BLOCK_ROWS.start, BLOCK_ROWS.end);
     let blocks = rows.len().div_ceil(block);
-    for i in 0..blocks {
-        let rows = part(&rows, blocks, i);
+    let blocks = Parts::of(&rows, blocks);
+    for i in 0..blocks.count {
+        let rows = blocks.get(i);
         for (s, segment) in packed.segments.iter().enumerate() {
             let ends = (s == 0, s + 1 == packed.segments.len());
             // SAFETY: as the caller promises, for a part of the rows.
@@ -174,14 +196,15 @@ unsafe fn run_segment(
     // Where K is short, several groups of panels share the first-level cache, and a tile's rows are found once for all.
     let panel_bytes = packed.k.max(1) * lanes * size_of::<f32>();
     let at_once = (NEAR_BYTES * groups / (panel_bytes * vectors.len())).clamp(1, groups);
-    for near in (0..groups).step_by(at_once) {
-        for tile in 0..tiles {
-            let rows = part(rows, tiles, tile);
+    let (tiles, groups) = (Parts::of(rows, tiles), Parts::of(&vectors, groups));
+    for near in (0..groups.count).step_by(at_once) {
+        for tile in 0..tiles.count {
+            let rows = tiles.get(tile);
             // SAFETY: rows of the caller's, whole panels for the weights and the bias. The tile's size is in the table.
             unsafe {
                 starts.find(packed, segment, terms, out, &rows);
-                for group in near..groups.min(near + at_once) {
-                    let vectors = part(&vectors, groups, group);
+                for group in near..groups.count.min(near + at_once) {
+                    let vectors = groups.get(group);
                     let column = vectors.start * lanes;
                     let panel = vectors.start * packed.panels.stride + segment.start * lanes;
                     kernels.tiles[rows.len() - 1][vectors.len() - 1](&Tile {

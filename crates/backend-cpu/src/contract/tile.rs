@@ -9,6 +9,10 @@
 //!   Which tile, which place in it and which instruction set an output gets never shows in its bits.
 //! - Written once over [`Vector`]; an instruction set adds only that trait and a table of tile sizes.
 //! - Not here: which tiles cover an output (`run`), and activations other than `Relu` (`activate`).
+#![allow(
+    clippy::needless_range_loop,
+    reason = "sums are a matrix, and equal indices say which belong together"
+)]
 
 use super::pack::Run;
 use lanes_core::plan::Activation;
