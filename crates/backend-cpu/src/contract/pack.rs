@@ -39,6 +39,11 @@ pub(super) struct Segment {
 
 /// Cuts K into segments; at least one, which is empty when K is zero.
 pub(super) fn segments(terms: &[Term]) -> Vec<Segment> {
+    let all: usize = terms.iter().map(Term::k).sum();
+    // Equal blocks: a short last one would cost a pass over the output for little.
+    let block = all
+        .div_ceil(all.div_ceil(BLOCK_K).max(1))
+        .next_multiple_of(8);
     let (mut done, mut open, mut k) = (Vec::new(), Segment::default(), 0);
     for (index, term) in terms.iter().enumerate() {
         // A window whose runs follow one another is one stretch.
@@ -52,7 +57,7 @@ pub(super) fn segments(terms: &[Term]) -> Vec<Segment> {
             let mut at = 0;
             while at < len {
                 let new_term = open.terms.last() != Some(&index);
-                if k - open.start == BLOCK_K || new_term && open.terms.len() == MAX_SLOTS {
+                if k - open.start == block || new_term && open.terms.len() == MAX_SLOTS {
                     done.push(std::mem::replace(
                         &mut open,
                         Segment {
@@ -65,7 +70,7 @@ pub(super) fn segments(terms: &[Term]) -> Vec<Segment> {
                 if new_term {
                     open.terms.push(index);
                 }
-                let take = (len - at).min(BLOCK_K - (k - open.start));
+                let take = (len - at).min(block - (k - open.start));
                 open.runs.push(Run {
                     slot: open.terms.len() - 1,
                     offset: tap * term.tap_stride + at,

@@ -101,8 +101,8 @@ pub(super) struct Kernels {
 ///
 /// # Safety
 /// The instruction set of `T` exists. The first `R` rows hold every element that the runs name, the panels are `V`
-/// whole ones, `out` is writable for `columns` elements from `column` in each of the first `R` rows and overlaps nothing read.
-/// `(V - 1) * LANES < columns <= V * LANES`.
+/// whole ones, `out` is writable for `columns` elements from `column` in each of the first `R` rows, and overlaps nothing
+/// read. `(V - 1) * LANES < columns <= V * LANES`.
 #[inline(always)]
 pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile<'_>) {
     debug_assert!(tile.height >= R);
@@ -217,8 +217,8 @@ unsafe fn step<T: Vector, const R: usize, const V: usize>(
     }
 }
 
-/// The table of an instruction set: `kernels!(Vector, "features"; narrow; [1 2 3] [1 2])` has tiles of one row by up to three
-/// vectors and of two rows by up to two.
+/// The table of an instruction set: `kernels!(Vector, "features"; narrow; [1 2 3] [1 2])` has tiles of one row by up to
+/// three vectors and of two rows by up to two, and the table `narrow` for few columns.
 macro_rules! kernels {
     ($vector:ty $(, $features:literal)?; $narrow:expr; $([$($v:literal)+])+) => {
         $(#[target_feature(enable = $features)])?
