@@ -9,10 +9,7 @@
 //! - Each sum is the same chain as in `tile`; only its place in a register differs.
 //! - AVX2, and on machines with AVX-512 too: what is slow here is turning eight rows, not multiplying.
 //! - Weights stay `[K, N]`. Rows that are missing for a whole vector repeat another; their results are not stored.
-#![allow(
-    clippy::needless_range_loop,
-    reason = "sums are a matrix, and equal indices say which belong together"
-)]
+#![allow(clippy::needless_range_loop, reason = "sums are a matrix, and equal indices say which belong together")]
 
 use super::tile::{NARROW_ROWS, Tile, TileFn};
 use std::arch::x86_64::*;
@@ -24,15 +21,8 @@ const ROWS: usize = 8;
 const GROUPS: usize = NARROW_ROWS / ROWS;
 
 /// `NARROW[n - 1]` computes `n` columns.
-pub(super) static NARROW: &[TileFn] = &[
-    narrow::<1>,
-    narrow::<2>,
-    narrow::<3>,
-    narrow::<4>,
-    narrow::<5>,
-    narrow::<6>,
-    narrow::<7>,
-];
+pub(super) static NARROW: &[TileFn] =
+    &[narrow::<1>, narrow::<2>, narrow::<3>, narrow::<4>, narrow::<5>, narrow::<6>, narrow::<7>];
 
 /// `N` columns of up to `NARROW_ROWS` rows.
 ///
@@ -153,14 +143,8 @@ unsafe fn turn(rows: &[*const f32; ROWS], at: usize) -> [__m256; 8] {
                 *four = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(low), high);
             }
         }
-        let (a, b) = (
-            _mm256_unpacklo_ps(four[0], four[1]),
-            _mm256_unpackhi_ps(four[0], four[1]),
-        );
-        let (c, d) = (
-            _mm256_unpacklo_ps(four[2], four[3]),
-            _mm256_unpackhi_ps(four[2], four[3]),
-        );
+        let (a, b) = (_mm256_unpacklo_ps(four[0], four[1]), _mm256_unpackhi_ps(four[0], four[1]));
+        let (c, d) = (_mm256_unpacklo_ps(four[2], four[3]), _mm256_unpackhi_ps(four[2], four[3]));
         out[half * 4] = _mm256_shuffle_ps::<0x44>(a, c);
         out[half * 4 + 1] = _mm256_shuffle_ps::<0xee>(a, c);
         out[half * 4 + 2] = _mm256_shuffle_ps::<0x44>(b, d);

@@ -41,41 +41,25 @@ pub(super) struct Segment {
 pub(super) fn segments(terms: &[Term]) -> Vec<Segment> {
     let all: usize = terms.iter().map(Term::k).sum();
     // Equal blocks: a short last one would cost a pass over the output for little.
-    let block = all
-        .div_ceil(all.div_ceil(BLOCK_K).max(1))
-        .next_multiple_of(8);
+    let block = all.div_ceil(all.div_ceil(BLOCK_K).max(1)).next_multiple_of(8);
     let (mut done, mut open, mut k) = (Vec::new(), Segment::default(), 0);
     for (index, term) in terms.iter().enumerate() {
         // A window whose runs follow one another is one stretch.
         let joined = term.tap_stride == term.tap_len;
-        let (count, len) = if joined {
-            (1, term.k())
-        } else {
-            (term.taps, term.tap_len)
-        };
+        let (count, len) = if joined { (1, term.k()) } else { (term.taps, term.tap_len) };
         for tap in 0..count {
             let mut at = 0;
             while at < len {
                 let new_term = open.terms.last() != Some(&index);
                 if k - open.start == block || new_term && open.terms.len() == MAX_SLOTS {
-                    done.push(std::mem::replace(
-                        &mut open,
-                        Segment {
-                            start: k,
-                            ..Segment::default()
-                        },
-                    ));
+                    done.push(std::mem::replace(&mut open, Segment { start: k, ..Segment::default() }));
                     continue;
                 }
                 if new_term {
                     open.terms.push(index);
                 }
                 let take = (len - at).min(block - (k - open.start));
-                open.runs.push(Run {
-                    slot: open.terms.len() - 1,
-                    offset: tap * term.tap_stride + at,
-                    len: take,
-                });
+                open.runs.push(Run { slot: open.terms.len() - 1, offset: tap * term.tap_stride + at, len: take });
                 at += take;
                 k += take;
             }
@@ -151,12 +135,7 @@ pub(super) fn unpacked(weights: &[f32]) -> Panels {
 /// The bias in whole vectors. Without one it is -0, which changes no sum.
 pub(super) fn bias(contraction: &Contraction, lanes: usize) -> Lines {
     let mut data = Lines::new(contraction.n.next_multiple_of(lanes), -0.0);
-    for (column, &value) in contraction
-        .bias
-        .iter()
-        .flat_map(|bias| bias.iter())
-        .enumerate()
-    {
+    for (column, &value) in contraction.bias.iter().flat_map(|bias| bias.iter()).enumerate() {
         data.set(column, value);
     }
     data

@@ -33,12 +33,7 @@ struct Parts {
 
 impl Parts {
     fn of(range: &Range<usize>, count: usize) -> Self {
-        Self {
-            start: range.start,
-            count,
-            len: range.len() / count,
-            longer: range.len() % count,
-        }
+        Self { start: range.start, count, len: range.len() / count, longer: range.len() % count }
     }
 
     /// Part `i`.
@@ -62,27 +57,16 @@ fn cut(kernels: &Kernels, k: usize, rows: usize, vectors: usize) -> (usize, usiz
     let choices = (1..=rows.min(kernels.tiles.len())).map(|most| {
         let tiles = rows.div_ceil(most);
         // Equal tiles may need fewer rows than `most`, which leaves room for wider ones.
-        (
-            tiles,
-            vectors.div_ceil(kernels.tiles[rows.div_ceil(tiles) - 1].len()),
-        )
+        (tiles, vectors.div_ceil(kernels.tiles[rows.div_ceil(tiles) - 1].len()))
     });
-    choices
-        .min_by_key(|&(tiles, groups)| cost(tiles, groups))
-        .unwrap_or((rows, vectors))
+    choices.min_by_key(|&(tiles, groups)| cost(tiles, groups)).unwrap_or((rows, vectors))
 }
 
 /// See [`Packed::run_part`].
 ///
 /// # Safety
 /// As there.
-pub(super) unsafe fn run(
-    packed: &Packed,
-    terms: &[TermPtr],
-    out: OutPtr,
-    rows: Range<usize>,
-    columns: Range<usize>,
-) {
+pub(super) unsafe fn run(packed: &Packed, terms: &[TermPtr], out: OutPtr, rows: Range<usize>, columns: Range<usize>) {
     let block = (BLOCK_ELEMENTS / packed.k.max(1)).clamp(BLOCK_ROWS.start, BLOCK_ROWS.end);
     let blocks = rows.len().div_ceil(block);
     let blocks = Parts::of(&rows, blocks);
@@ -108,10 +92,7 @@ struct Starts<const ROWS: usize> {
 
 impl<const ROWS: usize> Starts<ROWS> {
     fn new() -> Self {
-        Self {
-            terms: [[std::ptr::null(); ROWS]; MAX_SLOTS],
-            out: [std::ptr::null_mut(); ROWS],
-        }
+        Self { terms: [[std::ptr::null(); ROWS]; MAX_SLOTS], out: [std::ptr::null_mut(); ROWS] }
     }
 
     /// Finds them for `rows`.
@@ -119,14 +100,7 @@ impl<const ROWS: usize> Starts<ROWS> {
     /// # Safety
     /// As [`run`], for these rows.
     #[inline(always)]
-    unsafe fn find(
-        &mut self,
-        packed: &Packed,
-        segment: &Segment,
-        terms: &[TermPtr],
-        out: OutPtr,
-        rows: &Range<usize>,
-    ) {
+    unsafe fn find(&mut self, packed: &Packed, segment: &Segment, terms: &[TermPtr], out: OutPtr, rows: &Range<usize>) {
         let first = packed.row(rows.start);
         // SAFETY: the pointers stay inside what the caller describes: rows of its seats.
         unsafe {
@@ -137,9 +111,7 @@ impl<const ROWS: usize> Starts<ROWS> {
             }
             let base = out.base.add(packed.out_offset);
             let strides = (out.seat_stride, packed.out_position_stride);
-            packed.each_row(first, rows.len(), strides, |r, at| {
-                self.out[r] = base.add(at)
-            });
+            packed.each_row(first, rows.len(), strides, |r, at| self.out[r] = base.add(at));
         }
     }
 }
@@ -242,21 +214,16 @@ unsafe fn activate(packed: &Packed, out: OutPtr, rows: &Range<usize>, columns: &
     };
     // Rows that follow one another are one stretch: short ones would not fill vectors.
     let (mut start, mut len) = (0, 0);
-    packed.each_row(
-        packed.row(rows.start),
-        rows.len(),
-        (out.seat_stride, packed.out_position_stride),
-        |_, at| {
-            let at = at + columns.start;
-            if len > 0 && start + len != at {
-                apply(start, len);
-                len = 0;
-            }
-            if len == 0 {
-                start = at;
-            }
-            len += columns.len();
-        },
-    );
+    packed.each_row(packed.row(rows.start), rows.len(), (out.seat_stride, packed.out_position_stride), |_, at| {
+        let at = at + columns.start;
+        if len > 0 && start + len != at {
+            apply(start, len);
+            len = 0;
+        }
+        if len == 0 {
+            start = at;
+        }
+        len += columns.len();
+    });
     apply(start, len);
 }

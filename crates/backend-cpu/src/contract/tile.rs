@@ -9,10 +9,7 @@
 //!   Which tile, which place in it and which instruction set an output gets never shows in its bits.
 //! - Written once over [`Vector`]; an instruction set adds only that trait and a table of tile sizes.
 //! - Not here: which tiles cover an output (`run`), and activations other than `Relu` (`activate`).
-#![allow(
-    clippy::needless_range_loop,
-    reason = "sums are a matrix, and equal indices say which belong together"
-)]
+#![allow(clippy::needless_range_loop, reason = "sums are a matrix, and equal indices say which belong together")]
 
 use super::pack::Run;
 use lanes_core::plan::Activation;
@@ -109,10 +106,7 @@ pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile
     debug_assert!(tile.columns > (V - 1) * T::LANES && tile.columns <= V * T::LANES);
     let tail = tile.columns - (V - 1) * T::LANES;
     let whole = tail == T::LANES;
-    let out: &[*mut f32; R] = tile
-        .out
-        .first_chunk()
-        .expect("tiles are called with all their rows");
+    let out: &[*mut f32; R] = tile.out.first_chunk().expect("tiles are called with all their rows");
     // SAFETY: as the caller promises; every access below stays in what it names.
     unsafe {
         let mut sums = [[T::splat(0.0); V]; R];
@@ -120,11 +114,7 @@ pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile
             for r in 0..R {
                 for v in 0..V {
                     let from = out[r].add(tile.column + v * T::LANES);
-                    sums[r][v] = if v + 1 < V || whole {
-                        T::load(from)
-                    } else {
-                        T::load_first(from, tail)
-                    };
+                    sums[r][v] = if v + 1 < V || whole { T::load(from) } else { T::load_first(from, tail) };
                 }
             }
         }
@@ -138,13 +128,7 @@ pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile
             // Unrolled, because the end of a short loop is guessed where that of a long one is not.
             while k + UNROLL <= run.len {
                 for u in 0..UNROLL {
-                    step(
-                        &mut sums,
-                        &a,
-                        k + u,
-                        panel.add(u * T::LANES),
-                        tile.panel_stride,
-                    );
+                    step(&mut sums, &a, k + u, panel.add(u * T::LANES), tile.panel_stride);
                 }
                 panel = panel.add(UNROLL * T::LANES);
                 k += UNROLL;
@@ -166,11 +150,7 @@ pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile
                     }
                 }
                 let to = out[r].add(tile.column + v * T::LANES);
-                if v + 1 < V || whole {
-                    sum.store(to)
-                } else {
-                    sum.store_first(to, tail)
-                }
+                if v + 1 < V || whole { sum.store(to) } else { sum.store_first(to, tail) }
             }
         }
     }
