@@ -7,6 +7,8 @@ mod build;
 mod diag;
 pub mod eval;
 mod fold;
+mod image;
+pub mod interp;
 pub mod ir;
 pub mod launch;
 mod lex;
@@ -19,8 +21,5 @@ mod syntax;
 pub mod types;
 
 pub use diag::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
+pub use image::{CpuImage, compile_cpu};
 pub use module::{MAX_SOURCE_BYTES, Module};
-
-/// A kernel compiled for the CPU backend's tile executor.
-#[derive(Clone, Debug, Default)]
-pub struct CpuImage {}
