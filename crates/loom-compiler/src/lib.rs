@@ -18,8 +18,10 @@ pub mod ops;
 mod reader;
 mod simplify;
 mod syntax;
+pub mod tile;
 pub mod types;
 
 pub use diag::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
-pub use image::{CpuImage, compile_cpu};
+pub use image::compile_cpu;
 pub use module::{MAX_SOURCE_BYTES, Module};
+pub use tile::CpuImage;
