@@ -28,11 +28,20 @@ pub struct Tensor {
     data: Bytes,
 }
 
-/// The number of elements of `shape`, or `None` when it does not fit `usize`.
+/// More elements than any value has: products of a few extents of one shape fit `usize` below it.
+const ELEMENTS_MAX: usize = 1 << 40;
+/// More axes than any value has.
+const RANK_MAX: usize = 32;
+
+/// The number of elements of `shape`; `None` when it has more than 2⁴⁰ (extents of 0 counted as 1) or more than 32
+/// axes, which no sound model needs.
 pub fn elements(shape: &[usize]) -> Option<usize> {
-    shape
-        .iter()
-        .try_fold(1usize, |product, &extent| product.checked_mul(extent))
+    let within = |count: usize| (count <= ELEMENTS_MAX).then_some(count);
+    let bound = shape.iter().try_fold(1usize, |product, &extent| {
+        product.checked_mul(extent.max(1)).and_then(within)
+    })?;
+    let count = if shape.contains(&0) { 0 } else { bound };
+    (shape.len() <= RANK_MAX).then_some(count)
 }
 
 impl Tensor {

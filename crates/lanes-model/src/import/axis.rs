@@ -148,7 +148,13 @@ pub(crate) fn reshape(
     if let Some(at) = candidates.filter(|&at| at < to.len()).find(|&at| alone(at)) {
         return Ok(Lane::on(at));
     }
-    Ok(rest.and_then(within).unwrap_or(Lane::Gone))
+    match rest {
+        None => Ok(Lane::Gone),
+        // More lanes would make the axis given as -1 longer, and nothing else.
+        Some(at) => within(at).ok_or_else(|| {
+            format!("lanes of axis {axis} of its operand would be dealt out over the entries of axis {at}, which it gives as -1")
+        }),
+    }
 }
 
 /// Axes moved: axis `i` of the result is `perm[i]` of the operand.

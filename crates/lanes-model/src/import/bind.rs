@@ -147,12 +147,18 @@ fn candidates(
     {
         return vec![axis];
     }
-    let unknown = (0..dims.len()).filter(|&axis| dims[axis] == Dim::Unknown);
-    let ones = (0..dims.len()).filter(|&axis| dims[axis] == Dim::Known(1));
-    // A file that names its batch leaves it out only where it bakes it in, in a state, or where a seat's shape says so.
-    let named = name.is_some();
-    let found: Vec<usize> = match (named, state, given) {
-        (true, false, None) => unknown.collect(),
+    let where_ =
+        |wanted: fn(&Dim) -> bool| (0..dims.len()).filter(move |&axis| wanted(&dims[axis]));
+    let unknown = where_(|dim| *dim == Dim::Unknown);
+    let ones = where_(|dim| *dim == Dim::Known(1));
+    let named = where_(|dim| matches!(dim, Dim::Named(_)));
+    let found: Vec<usize> = match name {
+        // A file that names its batch leaves it out of a state only where it bakes it in.
+        Some(name) if names_the_batch(name) && state => unknown.chain(ones).chain(named).collect(),
+        Some(name) if names_the_batch(name) && given.is_none() => unknown.collect(),
+        // Names made up per input say nothing of each other.
+        Some(_) if state => unknown.chain(named).chain(ones).collect(),
+        Some(_) if given.is_none() => unknown.chain(named.filter(|&axis| axis == 0)).collect(),
         _ => unknown.chain(ones).collect(),
     };
     match given {

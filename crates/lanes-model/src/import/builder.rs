@@ -18,8 +18,9 @@ use std::sync::Arc;
 
 /// One value is at most so large: what a lane holds is far smaller, and a hostile file asks for far more.
 const VALUE_BYTES_MAX: usize = 1 << 32;
-/// A node is folded when its results are at most so large.
-const FOLD_BYTES_MAX: usize = 1 << 29;
+/// A node is folded when it costs at most so many steps, and all that are folded at most sixteen times as many: weights
+/// are rearranged at import, a hostile file is not computed there.
+const FOLD_STEPS_MAX: usize = 1 << 26;
 
 /// Why a node could not be translated.
 pub(super) enum Fault {
@@ -83,6 +84,8 @@ pub(super) struct Builder<'a> {
     scopes: Vec<HashMap<String, Option<ValueId>>>,
     /// Values up to here have their final name.
     named: usize,
+    /// Steps that may still be spent on folding.
+    fold_steps: usize,
 }
 
 impl<'a> Builder<'a> {
@@ -103,6 +106,7 @@ impl<'a> Builder<'a> {
             inputs: Vec::new(),
             scopes: vec![HashMap::new()],
             named: 0,
+            fold_steps: 16 * FOLD_STEPS_MAX,
         }
     }
 
@@ -318,15 +322,16 @@ impl<'a> Builder<'a> {
         for (dtype, shape, _) in &results {
             check_size(*dtype, shape)?;
         }
-        let bytes = |(dtype, shape, _): &(DType, Vec<usize>, Lane)| {
-            shape.iter().product::<usize>() * dtype.size()
-        };
-        let constant = operands
+        if operands
             .iter()
             .flatten()
-            .all(|id| self.constants.contains_key(id));
-        if constant && results.iter().map(bytes).sum::<usize>() <= FOLD_BYTES_MAX {
-            return self.fold(&op, &operands, &results);
+            .all(|id| self.constants.contains_key(id))
+        {
+            let steps = self.steps(&op, &operands, &results);
+            if steps <= FOLD_STEPS_MAX.min(self.fold_steps) {
+                self.fold_steps -= steps;
+                return self.fold(&op, &operands, &results);
+            }
         }
         let ids: Vec<ValueId> = results
             .into_iter()
@@ -340,6 +345,33 @@ impl<'a> Builder<'a> {
             outputs: ids.iter().copied().map(Some).collect(),
         });
         Ok(ids)
+    }
+
+    /// About how many steps an op takes.
+    fn steps(
+        &self,
+        op: &Op,
+        operands: &[Option<ValueId>],
+        results: &[(DType, Vec<usize>, Lane)],
+    ) -> usize {
+        let count = |shape: &[usize]| shape.iter().product::<usize>();
+        let written: usize = results.iter().map(|(_, shape, _)| count(shape)).sum();
+        let read: usize = operands
+            .iter()
+            .flatten()
+            .map(|&id| count(self.shape(id)))
+            .sum();
+        // What is summed into one element of the result.
+        let summed = match (op, operands) {
+            (Op::MatMul, [Some(a), ..]) => self.shape(*a).last().copied().unwrap_or(1),
+            (Op::Gemm { .. }, [Some(a), ..]) => count(self.shape(*a)),
+            (Op::Conv { .. }, [_, Some(w), ..]) => count(&self.shape(*w)[1..]),
+            (Op::Recurrent(_), [_, Some(w), Some(r), ..]) => {
+                count(self.shape(*w)) + count(self.shape(*r))
+            }
+            _ => 1,
+        };
+        written.saturating_mul(summed.max(1)).saturating_add(read)
     }
 
     fn fold(

@@ -7,6 +7,9 @@ use lanes_core::DType;
 use std::collections::HashSet;
 use std::fmt;
 
+/// A model has at most so many inputs, and as many outputs: pairing compares each with each.
+const PORTS_MAX: usize = 1024;
+
 /// One extent as a file declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dim {
@@ -112,6 +115,12 @@ pub(super) fn read(graph: &GraphProto) -> Result<(Vec<Declared>, Vec<Declared>),
         .map(Declared::read)
         .collect::<Result<Vec<_>, _>>()?;
     for (what, list) in [("input", &inputs), ("output", &outputs)] {
+        if list.len() > PORTS_MAX {
+            return Err(ModelError::malformed(format!(
+                "{} {what}s; at most {PORTS_MAX} are read",
+                list.len()
+            )));
+        }
         let mut seen = HashSet::new();
         if let Some(twice) = list.iter().find(|declared| !seen.insert(&declared.name)) {
             return Err(ModelError::malformed(format!(

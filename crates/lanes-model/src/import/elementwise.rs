@@ -261,7 +261,13 @@ impl Builder<'_> {
         self.pair(op, a, b)
     }
 
-    fn choose(&mut self, condition: ValueId, a: ValueId, b: ValueId) -> Result<ValueId, Fault> {
+    /// `Where`.
+    pub(super) fn choose(
+        &mut self,
+        condition: ValueId,
+        a: ValueId,
+        b: ValueId,
+    ) -> Result<ValueId, Fault> {
         let (shape, lane) = self.spread(&[condition, a, b])?;
         self.emit(Op::Where, &[condition, a, b], self.dtype(a), shape, lane)
     }

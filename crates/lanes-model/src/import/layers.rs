@@ -2,6 +2,7 @@
 
 use super::axis::{self, Lane};
 use super::builder::{Builder, Fault};
+use super::elementwise::scalar;
 use super::nodes::{Call, axes_of, axis_of, broadcast_shape};
 use crate::graph::{
     Binary, Cell, CellActivation, Direction, Op, Recurrent, Reduction, Unary, ValueId, Window,
@@ -17,11 +18,11 @@ impl Builder<'_> {
     ) -> Result<Option<Vec<ValueId>>, Fault> {
         let one = |id: ValueId| Ok(Some(vec![id]));
         match op {
-            "MatMul" => one(self.matmul(call)?),
+            "MatMul" => one(self.product(call.operand(0)?, call.operand(1)?)?),
             "Gemm" => one(self.gemm(call)?),
             "Conv" => one(self.conv(call)?),
             "RNN" | "GRU" | "LSTM" => Ok(Some(self.recurrent(op, call)?)),
-            "LayerNormalization" => one(self.layer_norm(call)?),
+            "LayerNormalization" => Ok(Some(self.layer_norm(call)?)),
             "BatchNormalization" => one(self.batch_norm(call)?),
             "Softmax" | "LogSoftmax" => one(self.softmax(op == "LogSoftmax", call)?),
             "CumSum" => one(self.cumsum(call)?),
@@ -39,8 +40,8 @@ impl Builder<'_> {
         }
     }
 
-    fn matmul(&mut self, call: &Call<'_>) -> Result<ValueId, Fault> {
-        let (a, b) = (call.operand(0)?, call.operand(1)?);
+    /// `MatMul`.
+    pub(super) fn product(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, Fault> {
         self.expect_number(a)?;
         self.expect_same_dtype(&[a, b])?;
         let (mut a_shape, mut b_shape) = (self.shape(a).to_vec(), self.shape(b).to_vec());
@@ -242,8 +243,10 @@ impl Builder<'_> {
             "SAME_UPPER" | "SAME_LOWER" => {
                 let total = |axis: usize| {
                     let out = x_shape[axis + 2].div_ceil(strides[axis]);
-                    (out.saturating_sub(1) * strides[axis] + reaches[axis])
-                        .saturating_sub(x_shape[axis + 2])
+                    (out.saturating_sub(1)
+                        .saturating_mul(strides[axis])
+                        .saturating_add(reaches[axis]))
+                    .saturating_sub(x_shape[axis + 2])
                 };
                 let small: Vec<usize> = (0..rank).map(|axis| total(axis) / 2).collect();
                 let large: Vec<usize> = (0..rank)
@@ -540,44 +543,57 @@ impl Builder<'_> {
     }
 
     /// Notes a refusal when the lanes lie on one of `axes`, which the op names.
-    fn refuse_lanes_among(&mut self, x: ValueId, axes: &[usize], verb: &str) {
+    pub(super) fn refuse_lanes_among(&mut self, x: ValueId, axes: &[usize], verb: &str) {
         if let Some(axis) = self.lane(x).axis().filter(|axis| axes.contains(axis)) {
             self.place(Err(format!("it {verb} axis {axis}, which holds the lanes")));
         }
     }
 
-    fn layer_norm(&mut self, call: &Call<'_>) -> Result<ValueId, Fault> {
+    fn layer_norm(&mut self, call: &Call<'_>) -> Result<Vec<ValueId>, Fault> {
         let (x, scale, bias) = (call.operand(0)?, call.operand(1)?, call.optional(2));
         self.expect_float(x)?;
-        call.only_results(1)?;
+        call.only_results(3)?;
         let dtype = self.dtype(x);
         let shape = self.shape(x).to_vec();
         let axis = axis_of(call.attributes.int("axis")?.unwrap_or(-1), shape.len())?;
         let epsilon = call.attributes.float("epsilon")?.unwrap_or(1e-5);
         // Statistics are f32 or better here whatever it says.
         call.attributes.ignore(&["stash_type"]);
-        self.refuse_lanes_among(
-            x,
-            &(axis..shape.len()).collect::<Vec<_>>(),
-            "normalises over",
-        );
+        let axes: Vec<usize> = (axis..shape.len()).collect();
+        self.refuse_lanes_among(x, &axes, "normalises over");
         let mut operands = vec![Some(x)];
         for id in [Some(scale), bias].into_iter().flatten() {
             self.expect_same_dtype(&[x, id])?;
             if broadcast_shape(&[self.shape(id), &shape[axis..]])? != shape[axis..] {
+                let (found, wanted) = (self.shape(id), &shape[axis..]);
                 return Err(Fault::Unsupported(format!(
-                    "scale or bias of shape {:?} for {:?}",
-                    self.shape(id),
-                    &shape[axis..]
+                    "scale or bias of shape {found:?} for {wanted:?}"
                 )));
             }
             operands.push(Some(id));
         }
-        Ok(self.emit_all(
+        let lane = self.lane(x);
+        let mut results = self.emit_all(
             Op::LayerNorm { axis, epsilon },
             operands,
-            vec![(dtype, shape, self.lane(x))],
-        )?[0])
+            vec![(dtype, shape, lane)],
+        )?;
+        if call.wanted.iter().skip(1).any(|&wanted| wanted) {
+            let [mean, variance] = self.statistics(x, &axes)?;
+            let raised = self.pair_scalar(Binary::Add, variance, epsilon.into())?;
+            let deviation = self.map(Op::Unary(Unary::Sqrt), raised)?;
+            let one = self.constant(scalar(1.0, dtype));
+            results.extend([mean, self.pair(Binary::Div, one, deviation)?]);
+        }
+        Ok(results)
+    }
+
+    /// Mean and variance over `axes`, which stay with extent 1.
+    pub(super) fn statistics(&mut self, x: ValueId, axes: &[usize]) -> Result<[ValueId; 2], Fault> {
+        let mean = self.reduced(Reduction::Mean, x, axes, true)?;
+        let away = self.pair(Binary::Sub, x, mean)?;
+        let squares = self.pair(Binary::Mul, away, away)?;
+        Ok([mean, self.reduced(Reduction::Mean, squares, axes, true)?])
     }
 
     fn batch_norm(&mut self, call: &Call<'_>) -> Result<ValueId, Fault> {
@@ -696,7 +712,9 @@ impl Builder<'_> {
     /// Axes of a reduction, over the lanes only by default.
     fn reduction(&mut self, op: &str, call: &Call<'_>) -> Result<ValueId, Fault> {
         let x = call.operand(0)?;
-        self.expect_number(x)?;
+        if !matches!(op, "ReduceMax" | "ReduceMin") {
+            self.expect_number(x)?;
+        }
         let rank = self.shape(x).len();
         let keepdims = call.attributes.flag("keepdims", true)?;
         // `ReduceSum` took its axes as an operand first.
@@ -736,7 +754,7 @@ impl Builder<'_> {
         Ok(result)
     }
 
-    fn reduced(
+    pub(super) fn reduced(
         &mut self,
         kind: Reduction,
         x: ValueId,

@@ -14,6 +14,7 @@ mod attributes;
 mod axis;
 mod bind;
 mod builder;
+mod composed;
 mod declared;
 mod elementwise;
 mod inspect;

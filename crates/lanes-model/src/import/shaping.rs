@@ -8,7 +8,7 @@ use crate::tensor::Tensor;
 use lanes_core::DType;
 
 /// A `Range` makes at most so many elements.
-const RANGE_MAX: f64 = (1u64 << 28) as f64;
+const RANGE_MAX: f64 = (1u64 << 24) as f64;
 
 impl Builder<'_> {
     /// The operator's results, if it is one of this file's.
@@ -144,6 +144,9 @@ impl Builder<'_> {
                 Some(&[value]) => *bound = value,
                 _ => return Err(Fault::Malformed(format!("{what} is no scalar number"))),
             }
+        }
+        if ids.iter().any(|&id| self.lane_dims(id).contains(&true)) {
+            self.note_per_lane("it counts the lanes, and each is the first of its own".into());
         }
         let [start, limit, delta] = bounds;
         let count = ((limit - start) / delta).ceil().max(0.0);
@@ -566,6 +569,12 @@ impl Builder<'_> {
         let wanted = self.integers(target, "the shape")?;
         let mut lane_dims = self.lane_dims(target);
         let allow_zero = call.attributes.flag("allowzero", false)?;
+        if wanted.len() > 32 {
+            return Err(Fault::Malformed(format!(
+                "a shape of {} axes",
+                wanted.len()
+            )));
+        }
         let from = self.shape(x).to_vec();
         let mut rest = None;
         let mut shape = Vec::with_capacity(wanted.len());
@@ -599,8 +608,22 @@ impl Builder<'_> {
             )));
         }
         let place = axis::reshape(self.lane(x), &from, &shape, &lane_dims, rest);
+        // In a file that says that there is one lane, no other can be dealt its elements.
+        let place = if self.baked {
+            place.or(Ok(Lane::Gone))
+        } else {
+            place
+        };
         let lane = self.place(place);
+        self.note_dropped(x, lane);
         self.renamed(x, shape, lane)
+    }
+
+    /// Notes that the lane axis, of an extent that the file leaves open, went where only an extent of 1 can go.
+    fn note_dropped(&mut self, x: ValueId, lane: Lane) {
+        if let (Some(axis), Lane::Gone, false) = (self.lane(x).axis(), lane, self.baked) {
+            self.note_per_lane(format!("it leaves out the lane axis {axis}, as if its extent were 1, which it is for each lane"));
+        }
     }
 
     fn flatten(&mut self, call: &Call<'_>) -> Result<ValueId, Fault> {
@@ -639,25 +662,18 @@ impl Builder<'_> {
         let from = self.shape(x).to_vec();
         let axes = match self.axes(call, 13)? {
             Some(axes) => axes_of(&axes, from.len())?,
-            None => {
-                if let Some(axis) = self.lane(x).axis().filter(|&axis| from[axis] == 1) {
-                    let why =
-                        format!("it drops every axis of extent 1, the lane axis {axis} among them");
-                    self.note_per_lane(why);
-                }
-                (0..from.len()).filter(|&axis| from[axis] == 1).collect()
-            }
+            None => (0..from.len()).filter(|&axis| from[axis] == 1).collect(),
         };
         if let Some(&axis) = axes.iter().find(|&&axis| from[axis] != 1) {
             return Err(Fault::Malformed(format!(
                 "axis {axis} of {from:?} is dropped, and its extent is not 1"
             )));
         }
-        let shape = (0..from.len())
-            .filter(|axis| !axes.contains(axis))
-            .map(|axis| from[axis])
-            .collect();
-        self.renamed(x, shape, axis::squeeze(self.lane(x), &axes))
+        let kept = (0..from.len()).filter(|axis| !axes.contains(axis));
+        let shape = kept.map(|axis| from[axis]).collect();
+        let lane = axis::squeeze(self.lane(x), &axes);
+        self.note_dropped(x, lane);
+        self.renamed(x, shape, lane)
     }
 
     fn unsqueeze(&mut self, call: &Call<'_>) -> Result<ValueId, Fault> {
@@ -666,6 +682,9 @@ impl Builder<'_> {
             .axes(call, 13)?
             .ok_or_else(|| Fault::Malformed("the axes are missing".into()))?;
         let axes = axes_of(&axes, self.shape(x).len().saturating_add(axes.len()))?;
+        if axes.len() > 32 {
+            return Err(Fault::Malformed(format!("{} axes are put in", axes.len())));
+        }
         let mut shape = self.shape(x).to_vec();
         axes.iter().for_each(|&axis| shape.insert(axis, 1));
         self.renamed(x, shape, axis::unsqueeze(self.lane(x), &axes))
