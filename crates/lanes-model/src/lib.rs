@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 pub mod graph;
+pub mod lower;
 pub mod model;
 pub mod tensor;
 
