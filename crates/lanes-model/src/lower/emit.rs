@@ -38,17 +38,8 @@ pub struct Lowered {
     /// What it serves: the model's own, with initial values in the order in which rows are kept, and with the wanted
     /// extra values as outputs after the model's.
     pub signature: Signature,
-    /// When the plan can refuse a seat: which output holds the seat's status word (0: good), and what each value
-    /// from 1 on means. That output is the last, and no part of `signature`.
-    pub refusals: Option<Refusals>,
-}
-
-/// How a plan refuses a seat because of its data.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Refusals {
-    /// The output port, as the plan counts them.
-    pub port: usize,
-    /// Status word `n + 1` means `reasons[n]`.
+    /// Why the plan can refuse a seat because of its data; when there are any, it has one output more than the
+    /// signature, the last: one u32 a seat, 0 when it is good, else `n` for `reasons[n - 1]`.
     pub reasons: Vec<String>,
 }
 
@@ -90,8 +81,8 @@ pub fn lower(model: &Model, extra: &[ValueId]) -> Result<Lowered, LowerError> {
             spec.initial = Some(reordered(initial, order, spec.dtype.size()));
         }
     }
-    let refusals = emitter.refusals(signature.outputs.len());
-    Ok(Lowered { plan: emitter.plan, signature, refusals })
+    let reasons = emitter.refusals(signature.outputs.len());
+    Ok(Lowered { plan: emitter.plan, signature, reasons })
 }
 
 /// One row's bytes, given row-major, in the order of `row`, which is contiguous.
@@ -646,12 +637,14 @@ impl Emitter {
         status
     }
 
-    fn refusals(&mut self, outputs: usize) -> Option<Refusals> {
-        let status = self.status?;
-        if let Storage::Output { port, .. } = &mut self.plan.storages[status.0 as usize] {
+    /// The reasons for refusing a seat; the status words become the output after the last.
+    fn refusals(&mut self, outputs: usize) -> Vec<String> {
+        if let Some(status) = self.status
+            && let Storage::Output { port, .. } = &mut self.plan.storages[status.0 as usize]
+        {
             *port = outputs;
         }
-        Some(Refusals { port: outputs, reasons: std::mem::take(&mut self.reasons) })
+        std::mem::take(&mut self.reasons)
     }
 
     /// Makes sure that a piece lies at `place`.
