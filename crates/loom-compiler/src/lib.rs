@@ -8,9 +8,7 @@ pub mod ir;
 pub mod launch;
 pub mod math;
 pub mod ops;
+pub mod tile;
 pub mod types;
 
-/// A kernel compiled for the CPU backend's tile executor.
-#[derive(Clone, Debug, Default)]
-pub struct CpuImage {}
-pub fn compile_cpu(_: &str, _: &str, _: &str, _: &std::collections::BTreeMap<String, String>) -> Result<CpuImage, String> { Ok(CpuImage {}) }
+pub use tile::CpuImage;

@@ -1,5 +1,6 @@
 //! Tiles of AVX2 with FMA: 16 registers of 8. A tile keeps at most 12 sums, so that a row's broadcast and the columns
-//! stay in registers, and at least 8 where it can: two multiply-adds a cycle of four cycles each.
+//! stay in registers, and at least 8 where it can: two multiply-adds a cycle of four cycles each. Four rows by three
+//! vectors would fill all 16, and the compiler then spills.
 
 use super::tile::{Vector, kernels};
 use std::arch::x86_64::*;
@@ -85,4 +86,4 @@ impl Vector for Avx2 {
     }
 }
 
-kernels!(Avx2, "avx2,fma"; [1 2 3 4 5 6 7 8] [1 2 3 4 5 6] [1 2 3 4] [1 2 3] [1 2] [1 2] [1] [1]);
+kernels!(Avx2, "avx2,fma"; [1 2 3 4 5 6 7 8] [1 2 3 4 5 6] [1 2 3 4] [1 2] [1 2] [1 2] [1] [1]);

@@ -365,16 +365,27 @@ impl Packed {
         Ok(())
     }
 
-    /// Calls `f(i, element)` for the `i`-th of `rows`: where it starts, by strides of seats and positions.
+    /// The seat and the position of a row.
+    #[inline(always)]
+    fn row(&self, row: usize) -> (usize, usize) {
+        // Mostly there is one position, and a division costs as much as several vectors.
+        if self.positions == 1 {
+            (row, 0)
+        } else {
+            (row / self.positions, row % self.positions)
+        }
+    }
+
+    /// Calls `f(i, element)` for each of `count` rows from `(s, p)`: where it starts, by strides of seats and positions.
     #[inline(always)]
     fn each_row(
         &self,
-        rows: &Range<usize>,
+        (mut s, mut p): (usize, usize),
+        count: usize,
         (seat, position): (usize, usize),
         mut f: impl FnMut(usize, usize),
     ) {
-        let (mut s, mut p) = (rows.start / self.positions, rows.start % self.positions);
-        for i in 0..rows.len() {
+        for i in 0..count {
             f(i, s * seat + p * position);
             p += 1;
             if p == self.positions {

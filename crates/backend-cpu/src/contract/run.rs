@@ -15,6 +15,8 @@ use std::ops::Range;
 
 /// Elements of the left operand that a block of rows may have: they stay in the second-level cache.
 const BLOCK_ELEMENTS: usize = 64 << 10;
+/// Bytes of panels that stay in the first-level cache beside a tile's rows.
+const NEAR_BYTES: usize = 16 << 10;
 /// Bounds of a block's rows: enough to repay fetching a panel, few enough that its results are still in cache for the
 /// activation.
 const BLOCK_ROWS: Range<usize> = 64..512;
@@ -92,12 +94,15 @@ unsafe fn run_segment(
     let lanes = packed.kernels.lanes;
     let vectors = columns.start / lanes..columns.end.div_ceil(lanes);
     let (tiles, groups) = cut(packed.kernels, packed.k, rows.len(), vectors.len());
+    // Where K is short, several groups of panels share the first-level cache, and a tile's rows are found once for all.
+    let panel_bytes = packed.k.max(1) * lanes * size_of::<f32>();
+    let at_once = (NEAR_BYTES * groups / (panel_bytes * vectors.len())).clamp(1, groups);
     let mut starts = [[std::ptr::null::<f32>(); MAX_ROWS]; MAX_SLOTS];
-    for group in 0..groups {
-        let vectors = part(&vectors, groups, group);
-        let column = vectors.start * lanes;
+    let mut to = [std::ptr::null_mut::<f32>(); MAX_ROWS];
+    for near in (0..groups).step_by(at_once) {
         for tile in 0..tiles {
             let rows = part(rows, tiles, tile);
+            let first_row = packed.row(rows.start);
             // SAFETY: the pointers made here stay inside what the caller describes: rows of the seats for the terms and
             // the output, whole panels for the weights and the bias. The tile's size is one of the table's.
             unsafe {
@@ -105,28 +110,31 @@ unsafe fn run_segment(
                     let layout = &packed.terms[term];
                     let base = terms[term].base.add(layout.offset);
                     let strides = (terms[term].seat_stride, layout.position_stride);
-                    packed.each_row(&rows, strides, |r, at| starts[r] = base.add(at));
+                    packed.each_row(first_row, rows.len(), strides, |r, at| {
+                        starts[r] = base.add(at)
+                    });
                 }
-                let mut to = [std::ptr::null_mut::<f32>(); MAX_ROWS];
-                let base = out.base.add(packed.out_offset + column);
+                let base = out.base.add(packed.out_offset);
                 let strides = (out.seat_stride, packed.out_position_stride);
-                packed.each_row(&rows, strides, |r, at| to[r] = base.add(at));
-                packed.kernels.tiles[rows.len() - 1][vectors.len() - 1](&Tile {
-                    runs: &segment.runs,
-                    rows: &starts,
-                    panel: packed
-                        .panels
-                        .data
-                        .as_ptr()
-                        .add(vectors.start * packed.panels.stride + segment.start * lanes),
-                    panel_stride: packed.panels.stride,
-                    out: to,
-                    columns: columns.end.min(vectors.end * lanes) - column,
-                    bias: packed.bias.as_ptr().add(column),
-                    first,
-                    last,
-                    relu: packed.activation == Activation::Relu,
-                });
+                packed.each_row(first_row, rows.len(), strides, |r, at| to[r] = base.add(at));
+                for group in near..groups.min(near + at_once) {
+                    let vectors = part(&vectors, groups, group);
+                    let column = vectors.start * lanes;
+                    let panel = vectors.start * packed.panels.stride + segment.start * lanes;
+                    packed.kernels.tiles[rows.len() - 1][vectors.len() - 1](&Tile {
+                        runs: &segment.runs,
+                        rows: &starts,
+                        panel: packed.panels.data.as_ptr().add(panel),
+                        panel_stride: packed.panels.stride,
+                        out: &to,
+                        column,
+                        columns: columns.end.min(vectors.end * lanes) - column,
+                        bias: packed.bias.as_ptr().add(column),
+                        first,
+                        last,
+                        relu: packed.activation == Activation::Relu,
+                    });
+                }
             }
         }
     }
@@ -147,7 +155,8 @@ unsafe fn activate(packed: &Packed, out: OutPtr, rows: &Range<usize>, columns: &
     // Rows that follow one another are one stretch: short ones would not fill vectors.
     let (mut start, mut len) = (0, 0);
     packed.each_row(
-        rows,
+        packed.row(rows.start),
+        rows.len(),
         (out.seat_stride, packed.out_position_stride),
         |_, at| {
             let at = at + columns.start;

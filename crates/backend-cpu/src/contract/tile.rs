@@ -13,6 +13,9 @@
 use super::pack::{MAX_SLOTS, Run};
 use lanes_core::plan::Activation;
 
+/// Steps of K between two looks at the end of a stretch.
+const UNROLL: usize = 4;
+
 /// The most rows of any tile.
 pub(super) const MAX_ROWS: usize = 8;
 
@@ -52,8 +55,10 @@ pub(super) struct Tile<'a> {
     pub panel: *const f32,
     /// Elements from one panel to the next.
     pub panel_stride: usize,
-    /// Where each row's first column goes.
-    pub out: [*mut f32; MAX_ROWS],
+    /// Where each row's column 0 goes.
+    pub out: &'a [*mut f32; MAX_ROWS],
+    /// The first column.
+    pub column: usize,
     /// Columns to store; the last vector may be partial, no other.
     pub columns: usize,
     /// The tile's bias, a whole number of vectors.
@@ -83,7 +88,7 @@ pub(super) struct Kernels {
 ///
 /// # Safety
 /// The instruction set of `T` exists. The first `R` rows hold every element that the runs name, the panels are `V`
-/// whole ones, `out` is writable for `columns` elements in each of the first `R` rows and overlaps nothing read.
+/// whole ones, `out` is writable for `columns` elements from `column` in each of the first `R` rows and overlaps nothing read.
 /// `(V - 1) * LANES < columns <= V * LANES`.
 #[inline(always)]
 pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile<'_>) {
@@ -96,7 +101,7 @@ pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile
         if !tile.first {
             for r in 0..R {
                 for v in 0..V {
-                    let from = tile.out[r].add(v * T::LANES);
+                    let from = tile.out[r].add(tile.column + v * T::LANES);
                     sums[r][v] = if v + 1 < V || whole {
                         T::load(from)
                     } else {
@@ -111,18 +116,25 @@ pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile
             for r in 0..R {
                 a[r] = tile.rows[run.slot][r].add(run.offset);
             }
-            for k in 0..run.len {
-                let mut b = [T::splat(0.0); V];
-                for v in 0..V {
-                    b[v] = T::load(panel.add(v * tile.panel_stride));
+            let mut k = 0;
+            // Unrolled, because the end of a short loop is guessed where that of a long one is not.
+            while k + UNROLL <= run.len {
+                for u in 0..UNROLL {
+                    step(
+                        &mut sums,
+                        &a,
+                        k + u,
+                        panel.add(u * T::LANES),
+                        tile.panel_stride,
+                    );
                 }
-                for r in 0..R {
-                    let x = T::splat(*a[r].add(k));
-                    for v in 0..V {
-                        sums[r][v] = x.mul_add(b[v], sums[r][v]);
-                    }
-                }
+                panel = panel.add(UNROLL * T::LANES);
+                k += UNROLL;
+            }
+            while k < run.len {
+                step(&mut sums, &a, k, panel, tile.panel_stride);
                 panel = panel.add(T::LANES);
+                k += 1;
             }
         }
         for v in 0..V {
@@ -135,11 +147,52 @@ pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile
                         sum = sum.relu();
                     }
                 }
-                let to = tile.out[r].add(v * T::LANES);
+                let to = tile.out[r].add(tile.column + v * T::LANES);
                 if v + 1 < V || whole {
                     sum.store(to)
                 } else {
                     sum.store_first(to, tail)
+                }
+            }
+        }
+    }
+}
+
+/// Adds the products of one k to the sums.
+///
+/// # Safety
+/// As [`tile`]: `a` holds element `k` of each row, `panel` points at k in the first panel.
+#[inline(always)]
+unsafe fn step<T: Vector, const R: usize, const V: usize>(
+    sums: &mut [[T; V]; R],
+    a: &[*const f32; R],
+    k: usize,
+    panel: *const f32,
+    panel_stride: usize,
+) {
+    // What there is less of is held in registers, the other passes by: all of both would not fit.
+    // SAFETY: the caller's promise.
+    unsafe {
+        if R < V {
+            let mut x = [T::splat(0.0); R];
+            for r in 0..R {
+                x[r] = T::splat(*a[r].add(k));
+            }
+            for v in 0..V {
+                let b = T::load(panel.add(v * panel_stride));
+                for r in 0..R {
+                    sums[r][v] = x[r].mul_add(b, sums[r][v]);
+                }
+            }
+        } else {
+            let mut b = [T::splat(0.0); V];
+            for v in 0..V {
+                b[v] = T::load(panel.add(v * panel_stride));
+            }
+            for r in 0..R {
+                let x = T::splat(*a[r].add(k));
+                for v in 0..V {
+                    sums[r][v] = x.mul_add(b[v], sums[r][v]);
                 }
             }
         }
