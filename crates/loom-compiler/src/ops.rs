@@ -102,6 +102,54 @@ pub enum Unary {
     GeluTanhF,
 }
 
+impl Unary {
+    /// Whether it takes floats; else it takes integers.
+    pub const fn is_float(self) -> bool {
+        match self {
+            Self::NegI | Self::AbsI | Self::CtlzI | Self::CttzI | Self::CtpopI | Self::SignI => false,
+            Self::NegF
+            | Self::AbsF
+            | Self::SignF
+            | Self::CeilF
+            | Self::FloorF
+            | Self::TruncF
+            | Self::RoundF
+            | Self::RoundEvenF
+            | Self::ExpF
+            | Self::Exp2F
+            | Self::Expm1F
+            | Self::LogF
+            | Self::Log2F
+            | Self::Log10F
+            | Self::Log1pF
+            | Self::SqrtF
+            | Self::RsqrtF
+            | Self::CbrtF
+            | Self::SinF
+            | Self::CosF
+            | Self::TanF
+            | Self::AsinF
+            | Self::AcosF
+            | Self::AtanF
+            | Self::SinhF
+            | Self::CoshF
+            | Self::TanhF
+            | Self::AsinhF
+            | Self::AcoshF
+            | Self::AtanhF
+            | Self::ErfF
+            | Self::ErfcF
+            | Self::SinTurnsF
+            | Self::CosTurnsF
+            | Self::LogisticF
+            | Self::SiluF
+            | Self::SoftplusF
+            | Self::GeluErfF
+            | Self::GeluTanhF => true,
+        }
+    }
+}
+
 /// Two operands, one result, same type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Binary {
@@ -175,6 +223,49 @@ pub enum Binary {
     Atan2F,
     /// `x · logistic(scale · x)` of (x, scale): `geluf<logistic>`.
     GeluLogisticF,
+}
+
+impl Binary {
+    /// Whether it takes floats; else it takes integers.
+    pub const fn is_float(self) -> bool {
+        match self {
+            Self::AddI
+            | Self::SubI
+            | Self::MulI
+            | Self::DivSI
+            | Self::RemSI
+            | Self::DivUI
+            | Self::RemUI
+            | Self::CeilDivSI
+            | Self::CeilDivUI
+            | Self::FloorDivSI
+            | Self::MinSI
+            | Self::MaxSI
+            | Self::MinUI
+            | Self::MaxUI
+            | Self::AndI
+            | Self::OrI
+            | Self::XorI
+            | Self::ShlI
+            | Self::ShrSI
+            | Self::ShrUI
+            | Self::RotLI
+            | Self::RotRI => false,
+            Self::AddF
+            | Self::SubF
+            | Self::MulF
+            | Self::DivF
+            | Self::RemF
+            | Self::CopySignF
+            | Self::MinNumF
+            | Self::MaxNumF
+            | Self::MinimumF
+            | Self::MaximumF
+            | Self::PowF
+            | Self::Atan2F
+            | Self::GeluLogisticF => true,
+        }
+    }
 }
 
 /// Three operands, one result, same type.

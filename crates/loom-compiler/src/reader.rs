@@ -286,8 +286,12 @@ pub(crate) fn parse_int(text: &str) -> Option<i64> {
         Some(digits) => (true, digits),
         None => (false, text),
     };
+    // Rust would take a second sign.
+    if !digits.starts_with(|char: char| char.is_ascii_digit()) {
+        return None;
+    }
     let magnitude = match digits.strip_prefix("0x") {
-        Some(hex) => i128::from_str_radix(hex, 16).ok()?,
+        Some(hex) => i128::from(u64::from_str_radix(hex, 16).ok()?),
         None => digits.parse::<i128>().ok()?,
     };
     i64::try_from(if negative { -magnitude } else { magnitude }).ok()
