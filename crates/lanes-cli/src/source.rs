@@ -15,6 +15,7 @@ pub struct Source {
     /// One seat's value, without the lane axis.
     pub shape: Vec<usize>,
     feed: Feed,
+    shared: bool,
 }
 
 enum Feed {
@@ -40,7 +41,7 @@ impl Source {
     /// Reads what `spec` names for `input`.
     pub fn open(input: &Declared<'_>, spec: &Spec, seed: u64) -> CliResult<Self> {
         let name = input.name;
-        let source = |shape: Vec<usize>, feed| Self { name: name.to_owned(), dtype: input.dtype, shape, feed };
+        let source = |shape: Vec<usize>, feed| Self { name: name.to_owned(), dtype: input.dtype, shape, feed, shared: false };
         match spec {
             Spec::Npy(path) => {
                 let array = npy::read(path)?;
@@ -113,6 +114,11 @@ impl Source {
         self.shape.iter().product::<usize>() * self.dtype.size()
     }
 
+    /// Feeds every stream what stream 0 is fed: one value serves a whole turn.
+    pub fn share(&mut self) {
+        self.shared = true;
+    }
+
     /// Turns that the source holds for a run of `streams`; `None` when it never ends.
     pub fn turns(&self, streams: usize) -> Option<usize> {
         match &self.feed {
@@ -147,6 +153,7 @@ impl Source {
 
     /// Writes the value of `stream` at `turn`; `out` has `bytes()`.
     pub fn fill(&self, stream: usize, turn: usize, out: &mut [u8]) {
+        let stream = if self.shared { 0 } else { stream };
         match &self.feed {
             Feed::Array { bytes, per_stream, turns, .. } => {
                 let at = if *per_stream { stream * turns + turn } else { turn };
