@@ -52,5 +52,5 @@ pub enum PlanError {
 /// [`PlanError::Lower`] names the node that has no lowering; [`PlanError::Device`] comes from the device's own checks.
 pub fn planned(device: Arc<dyn device::Device>, model: &lanes_model::Model) -> Result<planned::PlannedModel, PlanError> {
     let lowered = lanes_model::lower::lower(model, &[])?;
-    Ok(planned::PlannedModel::new(device, lowered.plan, lowered.signature)?)
+    Ok(planned::PlannedModel::refusing(device, lowered.plan, lowered.signature, lowered.reasons)?)
 }

@@ -103,7 +103,7 @@ fn outputs(
 ) -> CliResult<Vec<Vec<u8>>> {
     let file = |why: &dyn std::error::Error| CliError::file(&args.model.path, chain(why));
     let lowered = lanes::onnx::lower::lower(&loaded.model, extra).map_err(|why| file(&why))?;
-    let planned = PlannedModel::new(device.clone(), lowered.plan, lowered.signature).map_err(|why| file(&why))?;
+    let planned = PlannedModel::refusing(device.clone(), lowered.plan, lowered.signature, lowered.reasons).map_err(|why| file(&why))?;
     served(args, loaded, planned, (first, count), turns)
 }
 
