@@ -9,7 +9,7 @@
 //!
 //! // A model of one's own making: [B, 64] times 2. `onnx::load` reads a file.
 //! let bytes = lanes::onnx::build::null_model(64);
-//! let model = lanes::onnx::load_bytes(&bytes, &lanes::onnx::ImportOptions::default())?;
+//! let model = lanes::onnx::load_bytes(bytes, "null", &lanes::onnx::ImportOptions::default())?;
 //! let device = lanes::open("cpu", &lanes::OpenOptions::default())?;
 //! let runnable = LanesBuilder::new(lanes::planned(device, &model)?).lanes(4).build()?;
 //!
@@ -50,7 +50,10 @@ pub enum PlanError {
 ///
 /// # Errors
 /// [`PlanError::Lower`] names the node that has no lowering; [`PlanError::Device`] comes from the device's own checks.
-pub fn planned(device: Arc<dyn device::Device>, model: &lanes_model::Model) -> Result<planned::PlannedModel, PlanError> {
-    let lowered = lanes_model::lower::lower(model, &[])?;
+pub fn planned(
+    device: Arc<dyn device::Device>,
+    model: &lanes_model::Model,
+) -> Result<planned::PlannedModel, PlanError> {
+    let lowered = lanes_model::lower::lower(model)?;
     Ok(planned::PlannedModel::refusing(device, lowered.plan, lowered.signature, lowered.reasons)?)
 }

@@ -203,9 +203,15 @@ pub enum Against {
 }
 
 fn probability(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|p| (0.0..=1.0).contains(p)).ok_or_else(|| "a probability is a number from 0 to 1".to_owned())
+    text.parse()
+        .ok()
+        .filter(|p| (0.0..=1.0).contains(p))
+        .ok_or_else(|| "a probability is a number from 0 to 1".to_owned())
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|&v: &f64| v > 0.0 && v.is_finite()).ok_or_else(|| "a positive number is needed".to_owned())
+    text.parse()
+        .ok()
+        .filter(|&v: &f64| v > 0.0 && v.is_finite())
+        .ok_or_else(|| "a positive number is needed".to_owned())
 }

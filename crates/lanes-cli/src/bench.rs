@@ -78,7 +78,14 @@ pub fn run(args: &BenchArgs) -> CliResult {
         let streams = row.realtime_streams.map_or("-".to_owned(), |s| format!("{s:.0}"));
         println!(
             "{:7}  {:6} {:8.0} {:8.2} {:12.1} {:10.1} / {:8.1} {:11.1}  {streams}",
-            row.streams, row.mode, row.calls_per_s, row.us_per_seat, row.turn_us_p50, row.latency_us.p50, row.latency_us.p99, row.seats_per_turn
+            row.streams,
+            row.mode,
+            row.calls_per_s,
+            row.us_per_seat,
+            row.turn_us_p50,
+            row.latency_us.p50,
+            row.latency_us.p99,
+            row.seats_per_turn
         );
     }
     Ok(())
@@ -92,7 +99,8 @@ fn row(
     pace: Option<Duration>,
     frame_ms: Option<f64>,
 ) -> CliResult<Row> {
-    let planned = lanes::planned(device.clone(), &loaded.model).map_err(|why| CliError::file(&args.model.path, chain(&why)))?;
+    let planned =
+        lanes::planned(device.clone(), &loaded.model).map_err(|why| CliError::file(&args.model.path, chain(&why)))?;
     let runnable = load::serve(planned, &args.serve, streams)?;
     let timed = |turns: usize, pace: Option<Duration>| {
         let streams = streams as usize;
@@ -122,7 +130,10 @@ fn row(
     let before = runnable.stats();
     let mut served = timed(turns.min(most), pace)?;
     if let Some(first) = served.first_error {
-        return Err(CliError::failed(format!("{} of {} calls failed; the first: {first}", served.errors, served.calls)));
+        return Err(CliError::failed(format!(
+            "{} of {} calls failed; the first: {first}",
+            served.errors, served.calls
+        )));
     }
     let stats = runnable.stats();
     let wall = served.wall.as_secs_f64().max(1e-9);

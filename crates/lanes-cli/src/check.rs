@@ -10,7 +10,6 @@ use crate::serve::{Drive, chain, drive};
 use lanes::device::Device;
 use lanes::onnx::oracle::OracleModel;
 use lanes::onnx::{Model, ValueId};
-use lanes::planned::PlannedModel;
 use lanes::{DType, OpenOptions, Port};
 use serde::Serialize;
 use std::sync::Arc;
@@ -55,8 +54,8 @@ pub fn run(args: &CheckArgs) -> CliResult {
     let asked = args.turns.or_else(|| held.filter(|&held| held > TURNS_MOST).map(|_| TURNS_MOST as u32));
     let turns = load::turns(&loaded.sources, streams, asked)?;
     let ports = &loaded.model.signature.outputs;
-    let ours = outputs(args, &loaded, &device, &[], (0, streams), turns)?;
-    let theirs = reference(args, &loaded, &[], (0, streams), turns)?;
+    let ours = outputs(args, &loaded, &loaded.model, &device, (0, streams), turns)?;
+    let theirs = reference(args, &loaded, &loaded.model, (0, streams), turns)?;
     let compared: Vec<Output> =
         ports.iter().zip(ours.iter().zip(&theirs)).map(|(port, (a, e))| compare(port, a, e)).collect();
     let ok = compared.iter().all(|output| output.ok);
@@ -79,7 +78,10 @@ pub fn run(args: &CheckArgs) -> CliResult {
         println!("output                            max abs     max rel     max ulp  tolerance");
         for o in &report.outputs {
             let verdict = if o.ok { "ok" } else { "PARTS" };
-            println!("{:30} {:10.2e} {:11.2e} {:11} {:10.1e}  {verdict}", o.name, o.max_abs, o.max_rel, o.max_ulp, o.tolerance);
+            println!(
+                "{:30} {:10.2e} {:11.2e} {:11} {:10.1e}  {verdict}",
+                o.name, o.max_abs, o.max_rel, o.max_ulp, o.tolerance
+            );
         }
         if let Some(first) = &report.first_difference {
             println!("first difference: node {} ({}), by {:.2e}", first.node, first.op, first.max_abs);
@@ -88,33 +90,39 @@ pub fn run(args: &CheckArgs) -> CliResult {
     if report.ok {
         return Ok(());
     }
-    let at = report.first_difference.map_or(String::new(), |d| format!("; first at node {} ({}), by {:.2e}", d.node, d.op, d.max_abs));
+    let at = report
+        .first_difference
+        .map_or(String::new(), |d| format!("; first at node {} ({}), by {:.2e}", d.node, d.op, d.max_abs));
     Err(CliError::failed(format!("{} parts from the {} past tolerance{at}", report.backend, report.against)))
 }
 
-/// All outputs, then the extra values, of streams `first..first + count`: `[stream, turn, …]` bytes each.
+/// All outputs of streams `first..first + count` on `device`: `[stream, turn, …]` bytes each.
 fn outputs(
     args: &CheckArgs,
     loaded: &Loaded,
+    model: &Model,
     device: &Arc<dyn Device>,
-    extra: &[ValueId],
-    (first, count): (usize, usize),
+    streams: (usize, usize),
     turns: usize,
 ) -> CliResult<Vec<Vec<u8>>> {
-    let file = |why: &dyn std::error::Error| CliError::file(&args.model.path, chain(why));
-    let lowered = lanes::onnx::lower::lower(&loaded.model, extra).map_err(|why| file(&why))?;
-    let planned = PlannedModel::refusing(device.clone(), lowered.plan, lowered.signature, lowered.reasons).map_err(|why| file(&why))?;
-    served(args, loaded, planned, (first, count), turns)
+    let planned = lanes::planned(device.clone(), model).map_err(|why| CliError::file(&args.model.path, chain(&why)))?;
+    served(args, loaded, planned, streams, turns)
 }
 
-fn reference(args: &CheckArgs, loaded: &Loaded, extra: &[ValueId], streams: (usize, usize), turns: usize) -> CliResult<Vec<Vec<u8>>> {
+fn reference(
+    args: &CheckArgs,
+    loaded: &Loaded,
+    model: &Model,
+    streams: (usize, usize),
+    turns: usize,
+) -> CliResult<Vec<Vec<u8>>> {
     match args.against {
         Against::Cpu => {
             let options = OpenOptions { threads: Some(1), budget: None };
             let cpu = lanes::open("cpu", &options).map_err(|why| CliError::usage(why.to_string()))?;
-            outputs(args, loaded, &cpu, extra, streams, turns)
+            outputs(args, loaded, model, &cpu, streams, turns)
         }
-        Against::Oracle => served(args, loaded, OracleModel::with_extra(&loaded.model, extra), streams, turns),
+        Against::Oracle => served(args, loaded, OracleModel::new(model), streams, turns),
     }
 }
 
@@ -139,7 +147,9 @@ fn served(
     };
     let served = drive(&run, |_| {})?;
     match served.first_error {
-        Some(first) => Err(CliError::failed(format!("{} of {} calls failed; the first: {first}", served.errors, served.calls))),
+        Some(first) => {
+            Err(CliError::failed(format!("{} of {} calls failed; the first: {first}", served.errors, served.calls)))
+        }
         None => Ok(served.outputs),
     }
 }
@@ -156,18 +166,28 @@ fn first_difference(
     // The first turn at which any stream's output parts, and that stream.
     let parted = ports.iter().zip(ours.iter().zip(theirs)).flat_map(|(port, (a, e))| {
         let size = port.bytes().max(1);
-        a.chunks_exact(size).zip(e.chunks_exact(size)).enumerate().filter(move |(_, (a, e))| !compare(port, a, e).ok).map(|(at, _)| at)
+        a.chunks_exact(size)
+            .zip(e.chunks_exact(size))
+            .enumerate()
+            .filter(move |(_, (a, e))| !compare(port, a, e).ok)
+            .map(|(at, _)| at)
     });
     let Some(at) = parted.min_by_key(|at| at % turns) else { return Ok(None) };
     let (stream, turns) = (at / turns, at % turns + 1);
     let values = results(&loaded.model);
     let extra: Vec<ValueId> = values.iter().map(|&(id, _)| id).collect();
-    let ours = outputs(args, loaded, device, &extra, (stream, 1), turns)?;
-    let theirs = reference(args, loaded, &extra, (stream, 1), turns)?;
+    let seen = loaded.model.with_outputs(&extra);
+    let ours = outputs(args, loaded, &seen, device, (stream, 1), turns)?;
+    let theirs = reference(args, loaded, &seen, (stream, 1), turns)?;
     for turn in 0..turns {
         for (n, &(id, node)) in values.iter().enumerate() {
             let info = loaded.model.graph.value(id);
-            let port = Port { name: info.name.clone(), dtype: info.dtype, shape: info.shape.clone(), scope: lanes::Scope::Seat };
+            let port = Port {
+                name: info.name.clone(),
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+                scope: lanes::Scope::Seat,
+            };
             let size = port.bytes();
             let part = |all: &[Vec<u8>]| all[ports.len() + n][turn * size..][..size].to_vec();
             let found = compare(&port, &part(&ours), &part(&theirs));
@@ -230,10 +250,7 @@ fn ulps(a: f32, b: f32) -> u64 {
 
 fn numbers(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     fn each<T: bytemuck::AnyBitPattern>(bytes: &[u8], as_f64: impl Fn(T) -> f64) -> Vec<f64> {
-        bytes
-            .chunks_exact(size_of::<T>())
-            .map(|element| as_f64(bytemuck::pod_read_unaligned(element)))
-            .collect()
+        bytes.chunks_exact(size_of::<T>()).map(|element| as_f64(bytemuck::pod_read_unaligned(element))).collect()
     }
     match dtype {
         DType::F32 => each(bytes, |x: f32| x.into()),

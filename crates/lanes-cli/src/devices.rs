@@ -28,8 +28,13 @@ pub fn run(args: &DevicesArgs) -> CliResult {
         return Ok(());
     }
     for (index, device) in found {
-        let memory = device.memory_bytes.map_or("memory unknown".to_owned(), |b| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64));
-        println!("{}:{index}  {}  ({}, {} threads, {memory})", device.backend, device.name, device.driver, device.units);
+        let memory = device
+            .memory_bytes
+            .map_or("memory unknown".to_owned(), |b| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64));
+        println!(
+            "{}:{index}  {}  ({}, {} threads, {memory})",
+            device.backend, device.name, device.driver, device.units
+        );
     }
     for absent in absent {
         println!("{}  none: {}", absent.backend, absent.why);

@@ -1,21 +1,26 @@
 //! `lanes inspect`: what a model asks for, and whether its lanes are independent.
 
 use crate::args::InspectArgs;
-use crate::error::{CliError, CliResult};
+use crate::error::CliResult;
 use crate::load;
 use crate::serve::chain;
+use lanes::DType;
 use lanes::device::Purpose;
 use lanes::lanes::{Capacity, LanedModel};
-use lanes::onnx::{Dim, Inspection, Role};
+use lanes::onnx::{Dim, ImportOptions, Inspection, PortInspection, Role};
 use serde_json::{Map, Value, json};
 
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> CliResult {
-    let options = load::import_options(&args.model)?;
-    let seen = lanes::onnx::inspect(&args.model.path, &options).map_err(|why| load::model_error(&args.model.path, &why))?;
     // With its inputs fed, the model is bound, and everything is known.
-    let seen = if args.model.input.is_empty() { seen } else { bound(args)? };
-    let memory = memory(args, &seen);
+    let options = if args.model.input.is_empty() {
+        load::import_options(&args.model)?
+    } else {
+        load::bound_options(&args.model)?.0
+    };
+    let path = &args.model.path;
+    let seen = lanes::onnx::inspect(path, &options).map_err(|why| load::model_error(path, &why))?;
+    let memory = memory(args, &options);
     if args.json {
         println!("{}", object(args, &seen, memory));
     } else {
@@ -24,25 +29,25 @@ pub fn run(args: &InspectArgs) -> CliResult {
     Ok(())
 }
 
-fn bound(args: &InspectArgs) -> CliResult<Inspection> {
-    let options = load::bound_options(&args.model)?;
-    lanes::onnx::inspect(&args.model.path, &options).map_err(|why| load::model_error(&args.model.path, &why))
-}
-
 /// Bytes by purpose for `--lanes` lanes on the CPU backend, or why that is not known.
-fn memory(args: &InspectArgs, seen: &Inspection) -> Result<Map<String, Value>, String> {
+fn memory(args: &InspectArgs, options: &ImportOptions) -> Result<Map<String, Value>, String> {
     let lanes = args.lanes.unwrap_or(1);
-    let model = seen.model.as_ref().ok_or_else(|| "the model is not bound: see what is missing above".to_owned())?;
-    let device = lanes::open("cpu", &lanes::OpenOptions { threads: Some(1), budget: None }).map_err(|why| chain(&why))?;
-    let mut planned = lanes::planned(device, model).map_err(|why| chain(&why))?;
+    let model = lanes::onnx::load(&args.model.path, options).map_err(|why| chain(&why))?;
+    let device =
+        lanes::open("cpu", &lanes::OpenOptions { threads: Some(1), budget: None }).map_err(|why| chain(&why))?;
+    let mut planned = lanes::planned(device, &model).map_err(|why| chain(&why))?;
+    // What the worker asks for with one slot: a row a lane, one a seat, and the initial row.
     let rows = lanes.checked_mul(2).and_then(|rows| rows.checked_add(1)).ok_or("too many lanes")?;
     planned.prepare(Capacity { rows, max_seats: lanes }).map_err(|why| chain(&why))?;
     let used = planned.memory();
     let mut memory = Map::new();
     memory.insert("lanes".to_owned(), lanes.into());
-    for (name, purpose) in
-        [("weights", Purpose::Weights), ("state", Purpose::State), ("scratch", Purpose::Scratch), ("staging", Purpose::Staging)]
-    {
+    for (name, purpose) in [
+        ("weights", Purpose::Weights),
+        ("state", Purpose::State),
+        ("scratch", Purpose::Scratch),
+        ("staging", Purpose::Staging),
+    ] {
         memory.insert(name.to_owned(), used.of(purpose).into());
     }
     Ok(memory)
@@ -68,19 +73,18 @@ fn dims(dims: &[Dim]) -> Vec<Value> {
 }
 
 fn object(args: &InspectArgs, seen: &Inspection, memory: Result<Map<String, Value>, String>) -> Value {
-    let port = |name: &str, dtype: &str, shape: &[Dim], of: Role, axis: Option<usize>| {
-        json!({"name": name, "dtype": dtype, "shape": dims(shape), "role": role(of), "lane_axis": axis})
+    let port = |p: &PortInspection| {
+        let dtype = p.dtype.map(DType::name);
+        json!({"name": p.name, "dtype": dtype, "shape": dims(&p.shape), "role": role(p.role), "lane_axis": p.lane_axis})
     };
-    let inputs: Vec<Value> =
-        seen.inputs.iter().map(|i| port(&i.name, i.dtype.name(), &i.dims, i.role, i.lane_axis)).collect();
-    let outputs: Vec<Value> =
-        seen.outputs.iter().map(|o| port(&o.name, o.dtype.name(), &o.dims, o.role, o.lane_axis)).collect();
+    let inputs: Vec<Value> = seen.inputs.iter().map(port).collect();
+    let outputs: Vec<Value> = seen.outputs.iter().map(port).collect();
     let states: Vec<Value> = seen
         .states
         .iter()
         .map(|s| {
             json!({
-                "input": s.input, "output": s.output, "dtype": s.dtype.name(), "lane_shape": s.lane_shape,
+                "input": s.input, "output": s.output, "dtype": s.dtype.name(), "lane_shape": dims(&s.lane_shape),
                 "lane_axis": s.lane_axis, "bytes_per_lane": s.bytes_per_lane,
             })
         })
@@ -100,16 +104,26 @@ fn object(args: &InspectArgs, seen: &Inspection, memory: Result<Map<String, Valu
 
 fn print(args: &InspectArgs, seen: &Inspection, memory: &Result<Map<String, Value>, String>) {
     let shape = |shape: &[Dim]| shape.iter().map(Dim::to_string).collect::<Vec<_>>().join(", ");
-    let axis = |axis: Option<usize>| axis.map_or(String::new(), |axis| format!("  lanes on axis {axis}"));
-    println!("{}  opset {}, {} parameters, {} weight bytes", args.model.path.display(), seen.opset, seen.parameters, seen.weight_bytes);
-    for i in &seen.inputs {
-        println!("input   {:24} {:8} [{}]  {}{}", i.name, i.dtype, shape(&i.dims), role(i.role), axis(i.lane_axis));
-    }
-    for o in &seen.outputs {
-        println!("output  {:24} {:8} [{}]  {}{}", o.name, o.dtype, shape(&o.dims), role(o.role), axis(o.lane_axis));
+    println!(
+        "{}  opset {}, {} parameters, {} weight bytes",
+        args.model.path.display(),
+        seen.opset,
+        seen.parameters,
+        seen.weight_bytes
+    );
+    for (kind, ports) in [("input ", &seen.inputs), ("output", &seen.outputs)] {
+        for p in ports {
+            let dtype = p.dtype.map_or("?", DType::name);
+            let axis = p.lane_axis.map_or(String::new(), |axis| format!("  lanes on axis {axis}"));
+            println!("{kind}  {:24} {dtype:8} [{}]  {}{axis}", p.name, shape(&p.shape), role(p.role));
+        }
     }
     for s in &seen.states {
-        println!("state   {} <- {}  {} {:?}  {} bytes a lane", s.input, s.output, s.dtype, s.lane_shape, s.bytes_per_lane);
+        let bytes = s.bytes_per_lane.map_or("?".to_owned(), |bytes| bytes.to_string());
+        println!("state   {} <- {}  {} [{}]  {bytes} bytes a lane", s.input, s.output, s.dtype, shape(&s.lane_shape));
+    }
+    for (name, extent) in &seen.assumed {
+        println!("assumed {name} = {extent}; feed the input to bind it");
     }
     match (&seen.lane_independent, &seen.why) {
         (true, _) => println!("lanes   independent"),

@@ -2,14 +2,14 @@
 
 use crate::args::{ModelArgs, Precision, ServeArgs};
 use crate::error::{CliError, CliResult};
+use crate::npy;
 use crate::serve::chain;
 use crate::source::{Declared, Source};
 use crate::spec::{Made, Spec, named};
-use crate::npy;
 use lanes::device::Device;
 use lanes::lanes::{LanedModel, LanesBuilder, Runnable};
 use lanes::onnx::{Dim, Given, ImportOptions, Inspection, Model, Role, StatePair, Tensor};
-use lanes::{BackendError, DType, OpenOptions, Scope};
+use lanes::{BackendError, OpenOptions, Scope};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ pub fn import_options(args: &ModelArgs) -> CliResult<ImportOptions> {
         return Err(CliError::usage(text));
     }
     if args.precision != Precision::F32 {
-        let text = format!("--precision {:?}: the cpu backend computes contractions in f32 only so far", args.precision);
+        let text =
+            format!("--precision {:?}: the cpu backend computes contractions in f32 only so far", args.precision);
         return Err(CliError::usage(text.to_lowercase()));
     }
     let mut options = ImportOptions { shared: args.shared.clone(), ..ImportOptions::default() };
@@ -47,7 +48,9 @@ pub fn import_options(args: &ModelArgs) -> CliResult<ImportOptions> {
         let (output, axis) = match rest.rsplit_once('@') {
             Some((output, axis)) => match axis.parse() {
                 Ok(axis) => (output, Some(axis)),
-                Err(_) => return Err(CliError::usage(format!("--state {state}: `{axis}` is no axis; a number from 0 is"))),
+                Err(_) => {
+                    return Err(CliError::usage(format!("--state {state}: `{axis}` is no axis; a number from 0 is")));
+                }
             },
             None => (rest, None),
         };
@@ -72,9 +75,9 @@ fn given(text: &str, option: &str) -> CliResult<Given> {
         Spec::Npy(path) => {
             let array = npy::read(&path)?;
             let shape = array.shape.clone();
-            Tensor::new(array.dtype, array.shape, array.bytes.into())
-                .map(Given::Tensor)
-                .ok_or_else(|| CliError::file(&path, format!("holds values that are no {} of shape {shape:?}", array.dtype)))
+            Tensor::new(array.dtype, array.shape, array.bytes.into()).map(Given::Tensor).ok_or_else(|| {
+                CliError::file(&path, format!("holds values that are no {} of shape {shape:?}", array.dtype))
+            })
         }
         _ => Err(CliError::usage(format!("{option} {text}: a number, zeros or FILE.npy is accepted"))),
     }
@@ -88,9 +91,33 @@ pub fn model_error(path: &Path, why: &lanes::onnx::ModelError) -> CliError {
 
 /// Loads the model, its inputs bound to what feeds them.
 pub fn load(args: &ModelArgs) -> CliResult<Loaded> {
+    let (options, mut sources) = bound_options(args)?;
+    let model = lanes::onnx::load(&args.path, &options).map_err(|why| model_error(&args.path, &why))?;
+    let mut ordered = Vec::with_capacity(sources.len());
+    for port in &model.signature.inputs {
+        let Some(mut source) = sources.remove(&port.name) else {
+            return Err(CliError::file(&args.path, format!("input `{}` is fed by nothing", port.name)));
+        };
+        if source.dtype != port.dtype || source.bytes() != port.bytes() {
+            let text = format!(
+                "input `{}` takes {} {:?} a turn, and is fed {:?}",
+                port.name, port.dtype, port.shape, source.shape
+            );
+            return Err(CliError::file(&args.path, text));
+        }
+        source.shape.clone_from(&port.shape);
+        if port.scope == Scope::Turn {
+            source.share();
+        }
+        ordered.push(source);
+    }
+    Ok(Loaded { model, sources: ordered })
+}
+
+/// The options of import with every input that a call brings bound to the shape that feeds it, and what feeds it.
+pub fn bound_options(args: &ModelArgs) -> CliResult<(ImportOptions, BTreeMap<String, Source>)> {
     let mut options = import_options(args)?;
-    let seen: Inspection =
-        lanes::onnx::inspect(&args.path, &options).map_err(|why| model_error(&args.path, &why))?;
+    let seen: Inspection = lanes::onnx::inspect(&args.path, &options).map_err(|why| model_error(&args.path, &why))?;
     let fed: Vec<_> = seen.inputs.iter().filter(|input| matches!(input.role, Role::Stream | Role::Shared)).collect();
     let names: Vec<&str> = fed.iter().map(|input| input.name.as_str()).collect();
     let mut specs: BTreeMap<&str, Spec> = BTreeMap::new();
@@ -102,43 +129,32 @@ pub fn load(args: &ModelArgs) -> CliResult<Loaded> {
     }
     let mut sources: BTreeMap<String, Source> = BTreeMap::new();
     for input in fed {
+        let Some(dtype) = input.dtype else {
+            return Err(CliError::file(&args.path, format!("input `{}` has no element type", input.name)));
+        };
         let Some(spec) = specs.get(input.name.as_str()) else {
             let text = format!(
-                "input `{}` ({} {}) is fed by nothing; give --input {}=SPEC, or --fix it to a constant",
-                input.name, input.dtype, shown(&input.dims), input.name
+                "input `{}` ({dtype} {}) is fed by nothing; give --input {}=SPEC, or --fix it to a constant",
+                input.name,
+                shown(&input.shape),
+                input.name
             );
             return Err(CliError::file(&args.path, text));
         };
         let lane = if input.role == Role::Shared { None } else { Some(input.lane_axis.unwrap_or(0)) };
         let shape: Vec<Option<usize>> = input
-            .dims
+            .shape
             .iter()
             .enumerate()
             .filter(|&(axis, _)| Some(axis) != lane)
             .map(|(_, dim)| if let Dim::Known(extent) = dim { Some(*extent) } else { None })
             .collect();
-        let declared = Declared { name: &input.name, dtype: input.dtype, shape: &shape };
+        let declared = Declared { name: &input.name, dtype, shape: &shape };
         let source = Source::open(&declared, spec, args.seed)?;
         options.shapes.insert(input.name.clone(), source.shape.clone());
         sources.insert(input.name.clone(), source);
     }
-    let model = lanes::onnx::load(&args.path, &options).map_err(|why| model_error(&args.path, &why))?;
-    let mut ordered = Vec::with_capacity(sources.len());
-    for port in &model.signature.inputs {
-        let Some(mut source) = sources.remove(&port.name) else {
-            return Err(CliError::file(&args.path, format!("input `{}` is fed by nothing", port.name)));
-        };
-        if source.dtype != port.dtype || source.bytes() != port.bytes() {
-            let text = format!("input `{}` takes {} {:?} a turn, and is fed {:?}", port.name, port.dtype, port.shape, source.shape);
-            return Err(CliError::file(&args.path, text));
-        }
-        source.shape.clone_from(&port.shape);
-        if port.scope == Scope::Turn {
-            source.share();
-        }
-        ordered.push(source);
-    }
-    Ok(Loaded { model, sources: ordered })
+    Ok((options, sources))
 }
 
 fn shown(dims: &[Dim]) -> String {
@@ -183,9 +199,4 @@ pub fn turns(sources: &[Source], streams: usize, asked: Option<u32>) -> CliResul
     }
     sources.iter().try_for_each(|source| source.holds(streams, turns))?;
     Ok(turns)
-}
-
-/// The element type as JSON and NumPy name it.
-pub const fn dtype(dtype: DType) -> &'static str {
-    dtype.name()
 }

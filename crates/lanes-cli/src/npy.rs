@@ -60,7 +60,9 @@ fn descriptor_of(dtype: DType) -> Option<&'static str> {
 /// Bytes that the preamble says the header has: checked first, since the header is allocated whole.
 fn header_fits(preamble: &[u8], file: u64) -> bool {
     match preamble {
-        [0x93, b'N', b'U', b'M', b'P', b'Y', 1, _, low, high, ..] => 10 + u64::from(u16::from_le_bytes([*low, *high])) <= file,
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 1, _, low, high, ..] => {
+            10 + u64::from(u16::from_le_bytes([*low, *high])) <= file
+        }
         [0x93, b'N', b'U', b'M', b'P', b'Y', 2 | 3, _, a, b, c, d] => {
             12 + u64::from(u32::from_le_bytes([*a, *b, *c, *d])) <= file
         }
@@ -79,8 +81,8 @@ pub fn read(path: &Path) -> CliResult<Array> {
         return Err(CliError::file(path, "not a .npy file, or cut off within its header"));
     }
     reader.rewind().map_err(read)?;
-    let header = NpyHeader::from_reader(&mut reader)
-        .map_err(|why| CliError::file(path, format!("not a .npy header: {why}")))?;
+    let header =
+        NpyHeader::from_reader(&mut reader).map_err(|why| CliError::file(path, format!("not a .npy header: {why}")))?;
     let dtype = dtype_of(&header.dtype()).ok_or_else(|| {
         let found = header.dtype().descr();
         CliError::file(path, format!("element type {found} is not taken; little-endian floats, integers and bool are"))

@@ -13,9 +13,11 @@ fn mix(mut z: u64) -> u64 {
 impl Random {
     /// The generator of one purpose, named by `words` (a seed, an input, a stream, a turn).
     pub fn of(words: &[u64]) -> Self {
-        Self(words.iter().fold(0x6C61_6E65_7321, |state, word| {
-            mix(state ^ mix(word.wrapping_add(0x9E37_79B9_7F4A_7C15)))
-        }))
+        Self(
+            words
+                .iter()
+                .fold(0x6C61_6E65_7321, |state, word| mix(state ^ mix(word.wrapping_add(0x9E37_79B9_7F4A_7C15)))),
+        )
     }
 
     /// 64 uniform bits.
@@ -50,7 +52,8 @@ mod tests {
     fn purposes_have_their_own_numbers() {
         let first = |words: &[u64]| Random::of(words).bits();
         assert_eq!(first(&[1, 2]), first(&[1, 2]));
-        let mut seen: Vec<u64> = (0..50).flat_map(|a| (0..50).map(move |b| (a, b))).map(|(a, b)| first(&[a, b])).collect();
+        let mut seen: Vec<u64> =
+            (0..50).flat_map(|a| (0..50).map(move |b| (a, b))).map(|(a, b)| first(&[a, b])).collect();
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), 2500);

@@ -99,7 +99,9 @@ pub fn run(args: &RunArgs) -> CliResult {
         print(&report);
     }
     match served.first_error {
-        Some(first) => Err(CliError::failed(format!("{} of {} calls failed; the first: {first}", served.errors, served.calls))),
+        Some(first) => {
+            Err(CliError::failed(format!("{} of {} calls failed; the first: {first}", served.errors, served.calls)))
+        }
         None => Ok(()),
     }
 }
@@ -110,8 +112,14 @@ fn print(report: &Report) {
     println!("streams    {} over {} lanes, at most {} seats a turn", report.streams, report.lanes, report.max_seats);
     println!("calls      {} in {:.3} s: {:.0} a second", report.calls, report.wall_s, report.calls_per_s);
     println!("occupancy  {:.1} seats a turn over {} turns", report.seats_per_turn, report.turns);
-    println!("latency    p50 {} µs, p90 {} µs, p99 {} µs, max {} µs", latency.p50, latency.p90, latency.p99, latency.max);
-    println!("memory     {} state bytes a lane, {} bytes on the device", report.state_bytes_per_lane, report.device_bytes);
+    println!(
+        "latency    p50 {} µs, p90 {} µs, p99 {} µs, max {} µs",
+        latency.p50, latency.p90, latency.p99, latency.max
+    );
+    println!(
+        "memory     {} state bytes a lane, {} bytes on the device",
+        report.state_bytes_per_lane, report.device_bytes
+    );
     if let (Some(frame), Some(streams)) = (report.frame_ms, report.realtime_streams) {
         println!("real time  {streams:.0} streams at {frame} ms a frame");
     }

@@ -185,7 +185,11 @@ impl Driver<'_> {
     fn seat(&mut self) -> CliResult {
         while self.held < self.drive.runnable.lanes() {
             let Some(client) = self.waiting.pop_front() else { return Ok(()) };
-            let stream = self.drive.runnable.spawn_blocking().map_err(|why| CliError::failed(format!("spawning stream {client}: {}", chain(&why))))?;
+            let stream = self
+                .drive
+                .runnable
+                .spawn_blocking()
+                .map_err(|why| CliError::failed(format!("spawning stream {client}: {}", chain(&why))))?;
             self.clients[client].stream = Some(stream);
             self.held += 1;
             self.ready.push_back(client);
@@ -275,7 +279,8 @@ impl Driver<'_> {
                     let found = outputs.bytes(port).unwrap_or_default();
                     if turn < client.recorded && *place != *found {
                         let name = &outputs.ports()[port].name;
-                        let text = format!("stream {stream}, turn {turn}: output `{name}` has other bits when it is replayed");
+                        let text =
+                            format!("stream {stream}, turn {turn}: output `{name}` has other bits when it is replayed");
                         return Err(CliError::failed(text));
                     }
                     place.copy_from_slice(found);

@@ -41,7 +41,8 @@ impl Source {
     /// Reads what `spec` names for `input`.
     pub fn open(input: &Declared<'_>, spec: &Spec, seed: u64) -> CliResult<Self> {
         let name = input.name;
-        let source = |shape: Vec<usize>, feed| Self { name: name.to_owned(), dtype: input.dtype, shape, feed, shared: false };
+        let source =
+            |shape: Vec<usize>, feed| Self { name: name.to_owned(), dtype: input.dtype, shape, feed, shared: false };
         match spec {
             Spec::Npy(path) => {
                 let array = npy::read(path)?;
@@ -72,12 +73,16 @@ impl Source {
             }
             Spec::Wav { path, frame, hop } => {
                 if input.dtype != DType::F32 {
-                    return Err(CliError::usage(format!("input `{name}` takes {}, and a wav feeds float32", input.dtype)));
+                    return Err(CliError::usage(format!(
+                        "input `{name}` takes {}, and a wav feeds float32",
+                        input.dtype
+                    )));
                 }
                 let shape = bind(input, *frame, "a wav")?;
                 let frame: usize = shape.iter().product();
                 if frame == 0 || shape.iter().filter(|&&d| d != 1).count() > 1 {
-                    let text = format!("input `{name}` has shape {shape:?} a turn, and a wav feeds one axis of samples");
+                    let text =
+                        format!("input `{name}` has shape {shape:?} a turn, and a wav feeds one axis of samples");
                     return Err(CliError::usage(text));
                 }
                 let (mut files, mut rate_hz) = (Vec::new(), None);
@@ -103,7 +108,9 @@ impl Source {
                     let text = format!("input `{name}` takes {}, which {values:?} does not fit", input.dtype);
                     return Err(CliError::usage(text));
                 }
-                let tag = name.bytes().fold(0xCBF2_9CE4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01B3));
+                let tag = name
+                    .bytes()
+                    .fold(0xCBF2_9CE4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01B3));
                 Ok(source(bind(input, *frame, "generated values")?, Feed::Made { values: *values, seed, tag }))
             }
         }
@@ -134,10 +141,16 @@ impl Source {
     pub fn holds(&self, streams: usize, turns: usize) -> CliResult {
         if let Feed::Array { per_stream, streams: have, turns: held, .. } = self.feed {
             if turns > held {
-                return Err(CliError::usage(format!("input `{}` holds {held} turns, and --turns asks for {turns}", self.name)));
+                return Err(CliError::usage(format!(
+                    "input `{}` holds {held} turns, and --turns asks for {turns}",
+                    self.name
+                )));
             }
             if per_stream && streams > have {
-                return Err(CliError::usage(format!("input `{}` holds {have} streams, and --streams asks for {streams}", self.name)));
+                return Err(CliError::usage(format!(
+                    "input `{}` holds {have} streams, and --streams asks for {streams}",
+                    self.name
+                )));
             }
         }
         Ok(())
@@ -193,7 +206,10 @@ fn bind(input: &Declared<'_>, frame: Option<usize>, what: &str) -> CliResult<Vec
     let shape = bound_shape(input, frame, what)?;
     match shape.iter().try_fold(input.dtype.size(), |all, &d| all.checked_mul(d)) {
         Some(bytes) if bytes <= isize::MAX as usize => Ok(shape),
-        _ => Err(CliError::usage(format!("input `{}`: a value of shape {shape:?} is larger than any memory", input.name))),
+        _ => Err(CliError::usage(format!(
+            "input `{}`: a value of shape {shape:?} is larger than any memory",
+            input.name
+        ))),
     }
 }
 

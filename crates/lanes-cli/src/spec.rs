@@ -37,8 +37,7 @@ pub enum Made {
     Number(f64),
 }
 
-const ACCEPTED: &str =
-    "FILE.npy, FILE.wav[,frame=F][,hop=H] or a folder of wavs, normal, uniform, zeros, or a number (these with [,frame=F])";
+const ACCEPTED: &str = "FILE.npy, FILE.wav[,frame=F][,hop=H] or a folder of wavs, normal, uniform, zeros, or a number (these with [,frame=F])";
 
 impl Spec {
     /// Reads one SPEC.
@@ -50,11 +49,18 @@ impl Spec {
             let option = match part.split_once('=') {
                 Some(("frame", _)) => &mut frame,
                 Some(("hop", _)) => &mut hop,
-                _ => return Err(CliError::usage(format!("input `{text}`: found `{part}`; after the source come frame=F and hop=H"))),
+                _ => {
+                    return Err(CliError::usage(format!(
+                        "input `{text}`: found `{part}`; after the source come frame=F and hop=H"
+                    )));
+                }
             };
-            let value = part.split_once('=').and_then(|(_, value)| value.parse::<usize>().ok()).filter(|&value| value > 0);
+            let value =
+                part.split_once('=').and_then(|(_, value)| value.parse::<usize>().ok()).filter(|&value| value > 0);
             let Some(value) = value else {
-                return Err(CliError::usage(format!("input `{text}`: `{part}` needs a positive whole number of samples")));
+                return Err(CliError::usage(format!(
+                    "input `{text}`: `{part}` needs a positive whole number of samples"
+                )));
             };
             if option.replace(value).is_some() {
                 return Err(CliError::usage(format!("input `{text}`: `{part}` is given twice")));
@@ -76,7 +82,9 @@ impl Spec {
         let ends_in = |extension: &str| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(extension));
         if ends_in("npy") {
             if frame.or(hop).is_some() {
-                return Err(CliError::usage(format!("input `{text}`: frame=F and hop=H go with a wav; an .npy brings its own shape")));
+                return Err(CliError::usage(format!(
+                    "input `{text}`: frame=F and hop=H go with a wav; an .npy brings its own shape"
+                )));
             }
             return Ok(Self::Npy(path));
         }
@@ -106,7 +114,10 @@ pub fn named<'a>(argument: &'a str, names: &[&'a str], option: &str) -> CliResul
     match names {
         [only] => Ok((only, argument)),
         [] => Err(CliError::usage(format!("{option} `{argument}`: the model has no such inputs"))),
-        _ => Err(CliError::usage(format!("{option} `{argument}`: say which input, as NAME=SPEC; the model has {}", list()))),
+        _ => Err(CliError::usage(format!(
+            "{option} `{argument}`: say which input, as NAME=SPEC; the model has {}",
+            list()
+        ))),
     }
 }
 

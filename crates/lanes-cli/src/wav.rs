@@ -29,7 +29,10 @@ pub fn read(path: &Path) -> CliResult<Audio> {
         (SampleFormat::Float, 32) => reader.samples::<f32>().collect(),
         (format, bits) => {
             let kind = if format == SampleFormat::Int { "integers" } else { "floats" };
-            return Err(CliError::file(path, format!("has {bits}-bit {kind}; 16-bit integers and 32-bit floats are taken")));
+            return Err(CliError::file(
+                path,
+                format!("has {bits}-bit {kind}; 16-bit integers and 32-bit floats are taken"),
+            ));
         }
     };
     Ok(Audio { samples: samples.map_err(bad)?, rate_hz: spec.sample_rate })
@@ -99,7 +102,12 @@ mod tests {
     fn integers_and_floats_are_read_and_others_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.WAV");
-        let spec = |channels, bits_per_sample, sample_format| WavSpec { channels, sample_rate: 8000, bits_per_sample, sample_format };
+        let spec = |channels, bits_per_sample, sample_format| WavSpec {
+            channels,
+            sample_rate: 8000,
+            bits_per_sample,
+            sample_format,
+        };
         let mut writer = WavWriter::create(&path, spec(1, 16, SampleFormat::Int)).unwrap();
         [-32768i16, 0, 16384].iter().for_each(|&s| writer.write_sample(s).unwrap());
         writer.finalize().unwrap();

@@ -18,8 +18,8 @@ pub mod tensor;
 pub use error::ModelError;
 pub use graph::{Graph, Node, Op, ValueId, ValueInfo};
 pub use import::{
-    Dim, Given, ImportOptions, Inspection, PortInspection, Role, StateInspection, StatePair,
-    Unsupported, inspect, inspect_bytes, load, load_bytes,
+    Dim, Given, ImportOptions, Inspection, PortInspection, Role, StateInspection, StatePair, Unsupported, inspect,
+    inspect_bytes, load, load_bytes,
 };
 pub use model::{MixesLanes, Model, PerLane, StateValues};
 pub use tensor::Tensor;

@@ -35,7 +35,8 @@ pub fn wheel(wheel: &Wheel, folder: &Path) -> Chore<PathBuf> {
             std::fs::remove_file(&path).map_err(at(&path))?;
         }
         let mut pip = python();
-        pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest"]).arg(folder);
+        pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest"])
+            .arg(folder);
         if let Err(why) = finish(pip.arg(wheel.requirement)) {
             println!("attempt {attempt} of {TRIES}: {why}");
             std::thread::sleep(std::time::Duration::from_secs(u64::from(2 * attempt)));
@@ -79,5 +80,7 @@ pub fn environment(folder: &Path, requirements: &[&str]) -> Chore<PathBuf> {
             Err(why) => println!("attempt {attempt} of {TRIES}: {why}"),
         }
     }
-    Err(ChoreError::Words(format!("{requirements:?} could not be installed; the package index may be unreachable from here")))
+    Err(ChoreError::Words(format!(
+        "{requirements:?} could not be installed; the package index may be unreachable from here"
+    )))
 }

@@ -109,8 +109,7 @@ fn compare(entry: &Entry, options: &Options, folder: &Path, python: &Path) -> Ch
     std::fs::create_dir_all(&inputs).map_err(at(&inputs))?;
     let (input, shape) = entry.input;
     let array = inputs.join(format!("{input}.npy"));
-    let axes: Vec<String> =
-        [options.streams, options.turns].iter().chain(shape).map(ToString::to_string).collect();
+    let axes: Vec<String> = [options.streams, options.turns].iter().chain(shape).map(ToString::to_string).collect();
     // Every stream at a level of its own, over four decades, so that a leak between lanes is not lost in rounding.
     let make = "import sys, numpy as n\n\
         path, amplitude, shape = sys.argv[1], float(sys.argv[2]), tuple(map(int, sys.argv[3].split(',')))\n\
@@ -122,15 +121,21 @@ fn compare(entry: &Entry, options: &Options, folder: &Path, python: &Path) -> Ch
     let mut reference = Command::new(python);
     reference.arg(root().join("bench/peers/ort_reference.py")).arg(&model);
     reference.arg("--inputs").arg(&inputs).arg("--out").arg(&expected);
-    entry.fix.iter().for_each(|fix| drop(reference.args(["--fix", fix])));
-    entry.states.iter().for_each(|state| drop(reference.args(["--state", state])));
+    if let Some(fix) = entry.fix {
+        reference.args(["--fix", fix]);
+    }
+    for state in entry.states {
+        reference.args(["--state", state]);
+    }
     finish(&mut reference)?;
 
     let serve = |out: &Path, more: &[&str]| {
         let mut lanes = Command::new(root().join("target/release/lanes"));
         lanes.arg("run").arg(&model).arg("--streams").arg(options.streams.to_string()).arg("--out").arg(out);
         lanes.arg("--input").arg(format!("{input}={}", array.display()));
-        entry.fix.iter().for_each(|fix| drop(lanes.args(["--fix", fix])));
+        if let Some(fix) = entry.fix {
+            lanes.args(["--fix", fix]);
+        }
         finish(lanes.args(more))
     };
     let (together, alone) = (work.join("together"), work.join("alone"));
@@ -142,7 +147,12 @@ fn compare(entry: &Entry, options: &Options, folder: &Path, python: &Path) -> Ch
         let (ours, theirs) = (together.join(&file), expected.join(&file));
         let (a, e) = (floats(&ours)?, floats(&theirs)?);
         if a.len() != e.len() {
-            return Err(ChoreError::Words(format!("{}: {} values, onnxruntime has {}", ours.display(), a.len(), e.len())));
+            return Err(ChoreError::Words(format!(
+                "{}: {} values, onnxruntime has {}",
+                ours.display(),
+                a.len(),
+                e.len()
+            )));
         }
         for (i, (a, e)) in a.iter().zip(&e).enumerate() {
             let error = f64::from((a - e).abs() / e.abs().max(1.0));

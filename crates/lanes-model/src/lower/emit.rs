@@ -18,7 +18,7 @@ use crate::model::Model;
 use lanes_core::plan::{
     Access, Argument, Command, Contraction, KernelId, Plan, Region, Scalar, Storage, StorageId, Term,
 };
-use lanes_core::{DType, Port, Scope, Signature};
+use lanes_core::{DType, Scope, Signature};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,30 +35,22 @@ const REGIONS_MOST: usize = 64;
 pub struct Lowered {
     /// What runs each turn.
     pub plan: Plan,
-    /// What it serves: the model's own, with initial values in the order in which rows are kept, and with the wanted
-    /// extra values as outputs after the model's.
+    /// What it serves: the model's own, with initial values in the order in which rows are kept.
     pub signature: Signature,
     /// Why the plan can refuse a seat because of its data; when there are any, it has one output more than the
     /// signature, the last: one u32 a seat, 0 when it is good, else `n` for `reasons[n - 1]`.
     pub reasons: Vec<String>,
 }
 
-/// Lowers a model. `extra` values of its graph become outputs too, named as in the model, for whoever compares them.
-pub fn lower(model: &Model, extra: &[ValueId]) -> Result<Lowered, LowerError> {
+/// Lowers a model.
+///
+/// # Errors
+/// The first node that has no lowering, and why.
+pub fn lower(model: &Model) -> Result<Lowered, LowerError> {
     let (mut mid, place) = rewrite(&model.graph)?;
     let at = |id: &ValueId| place[id];
     let mut signature = model.signature.clone();
-    let mut outputs: Vec<MidId> = model.outputs.iter().map(at).collect();
-    for id in extra {
-        let info = model.graph.value(*id);
-        signature.outputs.push(Port {
-            name: info.name.clone(),
-            dtype: info.dtype,
-            shape: info.shape.clone(),
-            scope: Scope::Seat,
-        });
-        outputs.push(at(id));
-    }
+    let outputs: Vec<MidId> = model.outputs.iter().map(at).collect();
     let state_in: Vec<MidId> = model.states.iter().map(|state| at(&state.input)).collect();
     let state_out: Vec<MidId> = model.states.iter().map(|state| at(&state.output)).collect();
     let kept: Vec<MidId> = outputs.iter().chain(&state_out).copied().collect();
@@ -165,9 +157,10 @@ impl Emitter {
     fn seat_stride(&self, storage: StorageId, dtype: DType) -> usize {
         match &self.plan.storages[storage.0 as usize] {
             Storage::Constant { .. } | Storage::SharedInput { .. } => 0,
-            Storage::Input { bytes, .. } | Storage::Output { bytes, .. } | Storage::State { bytes, .. } | Storage::Scratch { bytes } => {
-                bytes / dtype.size()
-            }
+            Storage::Input { bytes, .. }
+            | Storage::Output { bytes, .. }
+            | Storage::State { bytes, .. }
+            | Storage::Scratch { bytes } => bytes / dtype.size(),
         }
     }
 
@@ -194,7 +187,12 @@ impl Emitter {
         storages
     }
 
-    fn states(&mut self, inputs: &[MidId], outputs: &[MidId], signature: &Signature) -> Result<Vec<StorageId>, LowerError> {
+    fn states(
+        &mut self,
+        inputs: &[MidId],
+        outputs: &[MidId],
+        signature: &Signature,
+    ) -> Result<Vec<StorageId>, LowerError> {
         let mut storages = Vec::with_capacity(inputs.len());
         for (state, spec) in signature.states.iter().enumerate() {
             storages.push(self.storage(Storage::State { state, bytes: spec.bytes() }));
@@ -212,7 +210,10 @@ impl Emitter {
     fn composites(&mut self) {
         for at in (0..self.nodes.len()).rev() {
             let out = self.nodes[at].outputs[0];
-            if !matches!(self.nodes[at].op, MidOp::Concat(_) | MidOp::Pad { .. }) || self.homes[out.0].is_some() || self.scattered[out.0] {
+            if !matches!(self.nodes[at].op, MidOp::Concat(_) | MidOp::Pad { .. })
+                || self.homes[out.0].is_some()
+                || self.scattered[out.0]
+            {
                 continue;
             }
             let order = self.liked_order(out);
@@ -282,7 +283,9 @@ impl Emitter {
 
     /// Places a piece of a composite: also a state, which is then gathered right there.
     fn place_piece(&mut self, piece: MidId, home: Home) {
-        let waits = self.homes[piece.0].is_none() && self.producers[piece.0].is_none() && !self.mid.constants.contains_key(&piece);
+        let waits = self.homes[piece.0].is_none()
+            && self.producers[piece.0].is_none()
+            && !self.mid.constants.contains_key(&piece);
         if waits {
             self.homes[piece.0] = Some(home);
         } else {
@@ -302,7 +305,8 @@ impl Emitter {
         for strong in [true, false] {
             for &at in &readers {
                 let node = &self.nodes[at];
-                let (op, out, position) = (node.op.clone(), node.outputs[0], node.inputs.iter().position(|&input| input == id));
+                let (op, out, position) =
+                    (node.op.clone(), node.outputs[0], node.inputs.iter().position(|&input| input == id));
                 let direct = matches!(op, MidOp::Conv { .. } | MidOp::Linear { .. });
                 if direct != strong || found.is_some() {
                     continue;
@@ -312,7 +316,11 @@ impl Emitter {
                 found = match &op {
                     MidOp::Conv { .. } => Some(if shape[1] > 1 { 1 } else { rank - 1 }),
                     MidOp::Linear { .. } => rank.checked_sub(1),
-                    MidOp::Softmax { .. } | MidOp::CumSum { .. } | MidOp::Reduce { .. } | MidOp::Gather | MidOp::MatMul => None,
+                    MidOp::Softmax { .. }
+                    | MidOp::CumSum { .. }
+                    | MidOp::Reduce { .. }
+                    | MidOp::Gather
+                    | MidOp::MatMul => None,
                     MidOp::Map(_) => {
                         let aligned = self.mid.shape(out).len() - rank;
                         self.likes(out).and_then(|axis| axis.checked_sub(aligned)).filter(|&axis| shape[axis] > 1)
@@ -407,8 +415,12 @@ impl Emitter {
             }
             for (piece, row) in pieces {
                 let home = self.home(piece)?;
-                let constant = matches!(self.plan.storages[home.storage.0 as usize], Storage::Constant { .. } | Storage::SharedInput { .. });
-                let dense = runs(&home.view, &row, self.mid.dtype(piece).size()).is_some_and(|runs| runs.len() <= COPIES_MOST);
+                let constant = matches!(
+                    self.plan.storages[home.storage.0 as usize],
+                    Storage::Constant { .. } | Storage::SharedInput { .. }
+                );
+                let dense =
+                    runs(&home.view, &row, self.mid.dtype(piece).size()).is_some_and(|runs| runs.len() <= COPIES_MOST);
                 let home = if constant || !dense {
                     // Scatters copy runs from a seat's own memory.
                     let own = self.scratch(piece, &row.order());
@@ -518,7 +530,9 @@ impl Emitter {
                             sources
                                 .iter()
                                 .filter(seated)
-                                .find(|(_, home)| home.view.strides.iter().zip(&home.view.shape).all(|(&s, &d)| s != 0 || d == 1))
+                                .find(|(_, home)| {
+                                    home.view.strides.iter().zip(&home.view.shape).all(|(&s, &d)| s != 0 || d == 1)
+                                })
                                 .map_or(row_major.clone(), |(_, home)| home.view.order())
                         }
                     };
@@ -560,14 +574,18 @@ impl Emitter {
                 let (extent, stride) = (from.view.shape[*axis], from.view.strides[*axis]);
                 let first = Home { storage: from.storage, view: from.view.narrow(*axis, 0, 1) };
                 let dtype = self.mid.dtype(out);
-                self.dispatch(&node.label, &[(dtype, to, Access::Write)], &[(dtype, first, from.view)], |name, buffers, operands| {
-                    kernels::reduce_kernel(name, buffers, *kind, (extent, stride), operands)
-                })
+                self.dispatch(
+                    &node.label,
+                    &[(dtype, to, Access::Write)],
+                    &[(dtype, first, from.view)],
+                    |name, buffers, operands| kernels::reduce_kernel(name, buffers, *kind, (extent, stride), operands),
+                )
             }
             MidOp::Softmax { axis } | MidOp::CumSum { axis, .. } => {
                 let (to, from) = (self.target(out, &row_major), self.home(node.inputs[0])?);
                 let dtype = self.mid.dtype(out);
-                let (extent, mut strides) = (from.view.shape[*axis], [to.view.strides[*axis], from.view.strides[*axis]]);
+                let (extent, mut strides) =
+                    (from.view.shape[*axis], [to.view.strides[*axis], from.view.strides[*axis]]);
                 let mut start = 0;
                 if matches!(node.op, MidOp::CumSum { reverse: true, .. }) {
                     strides = strides.map(|stride| -stride);
@@ -581,7 +599,9 @@ impl Emitter {
                     &[(dtype, to_first, to.view, Access::Write)],
                     &[(dtype, from_first, from.view)],
                     |name, buffers, operands| match op {
-                        MidOp::CumSum { exclusive, .. } => kernels::cumsum_kernel(name, buffers, extent, strides, exclusive, operands),
+                        MidOp::CumSum { exclusive, .. } => {
+                            kernels::cumsum_kernel(name, buffers, extent, strides, exclusive, operands)
+                        }
                         _ => kernels::softmax_kernel(name, buffers, extent, strides, operands),
                     },
                 )
@@ -613,7 +633,11 @@ impl Emitter {
         self.reasons.push(format!("{}: an index is out of bounds for an axis of extent {extent}", node.label));
         let code = self.reasons.len() as u32;
         let entry = Home { storage: data.storage, view: data.view.narrow(1, 0, 1).broadcast(&shape) };
-        let count = View { shape: vec![1, shape[1], 1], strides: vec![0, indices.view.strides[0], 0], offset: indices.view.offset };
+        let count = View {
+            shape: vec![1, shape[1], 1],
+            strides: vec![0, indices.view.strides[0], 0],
+            offset: indices.view.offset,
+        };
         let index = Home { storage: indices.storage, view: count.broadcast(&shape) };
         let word = View::row_major(&[1]);
         let flag = Home { storage: status, view: word.broadcast(&shape) };
@@ -678,8 +702,10 @@ impl Emitter {
                 _ if value == 0.0 => Some(0),
                 _ => None,
             };
-            let filled = runs(&view, &view, dtype.size())
-                .filter(|runs| runs.len() <= COPIES_MOST && runs.iter().all(|(region, _)| region.row_bytes % 4 == 0 && region.offset % 4 == 0));
+            let filled = runs(&view, &view, dtype.size()).filter(|runs| {
+                runs.len() <= COPIES_MOST
+                    && runs.iter().all(|(region, _)| region.row_bytes % 4 == 0 && region.offset % 4 == 0)
+            });
             match (pattern, filled) {
                 (Some(pattern), Some(runs)) => {
                     for (region, _) in runs {
@@ -705,10 +731,18 @@ impl Emitter {
         self.copy(id, &home, &place)
     }
 
-    fn map(&mut self, label: &str, expr: &Expr, targets: &[(DType, Home)], sources: &[(DType, Home)]) -> Result<(), LowerError> {
+    fn map(
+        &mut self,
+        label: &str,
+        expr: &Expr,
+        targets: &[(DType, Home)],
+        sources: &[(DType, Home)],
+    ) -> Result<(), LowerError> {
         let targets: Vec<_> = targets.iter().map(|(dtype, home)| (*dtype, home.clone(), Access::Write)).collect();
         let sources: Vec<_> = sources.iter().map(|(dtype, home)| (*dtype, home.clone(), home.view.clone())).collect();
-        self.dispatch(label, &targets, &sources, |name, buffers, operands| kernels::map_kernel(name, buffers, expr, operands))
+        self.dispatch(label, &targets, &sources, |name, buffers, operands| {
+            kernels::map_kernel(name, buffers, expr, operands)
+        })
     }
 
     fn dispatch(
@@ -731,14 +765,13 @@ impl Emitter {
         sources: &[(DType, Home, View)],
         text: impl FnOnce(&str, usize, &[Operand]) -> String,
     ) -> Result<(), LowerError> {
-        let all = targets
-            .iter()
-            .map(|(dtype, home, touched, access)| (*dtype, home, touched, *access))
-            .chain(sources.iter().map(|(dtype, home, touched)| {
+        let all = targets.iter().map(|(dtype, home, touched, access)| (*dtype, home, touched, *access)).chain(
+            sources.iter().map(|(dtype, home, touched)| {
                 // A status word is the one source that may be written.
                 let access = if Some(home.storage) == self.status { Access::ReadWrite } else { Access::Read };
                 (*dtype, home, touched, access)
-            }));
+            }),
+        );
         let mut buffers: Vec<(StorageId, Vec<(Region, Access)>)> = Vec::new();
         let mut operands = Vec::new();
         for (dtype, home, touched, access) in all {
@@ -759,11 +792,12 @@ impl Emitter {
         let kernel = match self.kernels.get(&source) {
             Some(&known) => known,
             None => {
-                let image = loom_compiler::compile_cpu(label, &source, NAME, &BTreeMap::new()).map_err(|log| LowerError {
-                    node: label.to_owned(),
-                    op: "kernel".to_owned(),
-                    why: format!("its kernel does not compile: {log}"),
-                })?;
+                let image =
+                    loom_compiler::compile_cpu(label, &source, NAME, &BTreeMap::new()).map_err(|log| LowerError {
+                        node: label.to_owned(),
+                        op: "kernel".to_owned(),
+                        why: format!("its kernel does not compile: {log}"),
+                    })?;
                 self.plan.kernels.push(Arc::new(image));
                 let id = KernelId(self.plan.kernels.len() as u32 - 1);
                 self.kernels.insert(source, id);
@@ -809,14 +843,20 @@ impl Emitter {
         let mut used = Vec::new();
         for (&input, matrix) in node.inputs.iter().zip(weights) {
             // A zero operand adds nothing: the first step of a recurrence without an initial state.
-            let zero = self.mid.constants.get(&input).is_some_and(|tensor| tensor.bytes().iter().all(|&byte| byte == 0));
+            let zero =
+                self.mid.constants.get(&input).is_some_and(|tensor| tensor.bytes().iter().all(|&byte| byte == 0));
             if !(zero && matrix.iter().all(|w| w.is_finite()) && node.inputs.len() > 1) {
                 used.push((self.readable(input)?, input, matrix));
             }
         }
-        let lead = |view: &View| View { shape: view.shape[..last].to_vec(), strides: view.strides[..last].to_vec(), offset: view.offset };
+        let lead = |view: &View| View {
+            shape: view.shape[..last].to_vec(),
+            strides: view.strides[..last].to_vec(),
+            offset: view.offset,
+        };
         let walked = |used: &[(Home, MidId, &Arc<[f32]>)]| {
-            let leads: Vec<View> = std::iter::once(lead(&to.view)).chain(used.iter().map(|(home, _, _)| lead(&home.view))).collect();
+            let leads: Vec<View> =
+                std::iter::once(lead(&to.view)).chain(used.iter().map(|(home, _, _)| lead(&home.view))).collect();
             loops(&leads.iter().collect::<Vec<_>>())
         };
         let mut steps = walked(&used);
@@ -839,7 +879,8 @@ impl Emitter {
                 .enumerate()
                 .map(|(n, (home, _, _))| {
                     let (k, k_stride) = (home.view.shape[last], home.view.strides[last].unsigned_abs());
-                    let (taps, tap_stride, tap_len) = if k_stride == 1 || k == 1 { (1, 0, k) } else { (k, k_stride, 1) };
+                    let (taps, tap_stride, tap_len) =
+                        if k_stride == 1 || k == 1 { (1, 0, k) } else { (k, k_stride, 1) };
                     let offset = home.view.offset.wrapping_add_signed(moved[n + 1]);
                     Term { storage: home.storage, offset, position_stride: stride(n + 1), taps, tap_stride, tap_len }
                 })
@@ -878,7 +919,8 @@ impl Emitter {
         // K runs over rows of taps, then whatever of taps and channels is contiguous innermost.
         let channels_inner = channel_stride == 1 || channels == 1;
         let per_map = channels * kernel.iter().product::<usize>();
-        let index = |row: usize, tap: usize, channel: usize| (channel * rows.iter().product::<usize>() + row) * taps + tap;
+        let index =
+            |row: usize, tap: usize, channel: usize| (channel * rows.iter().product::<usize>() + row) * taps + tap;
         let row_count: usize = rows.iter().product();
         let mut order = Vec::with_capacity(per_map);
         for row in 0..row_count {
@@ -898,8 +940,11 @@ impl Emitter {
             found
         };
         for g in 0..*group {
-            let matrix: Arc<[f32]> =
-                order.iter().flat_map(|&k| (0..maps).map(move |map| (k, map))).map(|(k, map)| weights[(g * maps + map) * per_map + k]).collect();
+            let matrix: Arc<[f32]> = order
+                .iter()
+                .flat_map(|&k| (0..maps).map(move |map| (k, map)))
+                .map(|(k, map)| weights[(g * maps + map) * per_map + k])
+                .collect();
             let bias: Option<Arc<[f32]>> = bias.as_ref().map(|bias| bias[g * maps..][..maps].into());
             for at in 0..outer.iter().product() {
                 let at = shape_of(at, &outer);
@@ -909,9 +954,17 @@ impl Emitter {
                 let mut terms = Vec::with_capacity(row_count);
                 for row in 0..row_count {
                     let row = shape_of(row, &rows);
-                    let offset = base + (0..inner).map(|axis| row[axis] * dilations[axis] * source(axis)).sum::<usize>();
+                    let offset =
+                        base + (0..inner).map(|axis| row[axis] * dilations[axis] * source(axis)).sum::<usize>();
                     let position_stride = strides[inner] * source(inner);
-                    let term = |taps, tap_stride, tap_len| Term { storage: from.storage, offset, position_stride, taps, tap_stride, tap_len };
+                    let term = |taps, tap_stride, tap_len| Term {
+                        storage: from.storage,
+                        offset,
+                        position_stride,
+                        taps,
+                        tap_stride,
+                        tap_len,
+                    };
                     if !channels_inner {
                         if tap_stride == 1 || taps == 1 {
                             terms.push(term(channels, channel_stride, taps));
@@ -968,7 +1021,8 @@ fn every(steps: &[super::view::Loop], views: usize) -> Vec<Vec<isize>> {
         moved = moved
             .iter()
             .flat_map(|base| {
-                (0..step.extent as isize).map(move |i| base.iter().zip(&step.strides).map(|(&b, &s)| b + i * s).collect())
+                (0..step.extent as isize)
+                    .map(move |i| base.iter().zip(&step.strides).map(|(&b, &s)| b + i * s).collect())
             })
             .collect();
     }
@@ -1009,7 +1063,8 @@ fn regions(view: &View, size: usize) -> Vec<Region> {
         if forward.strides[axis] == 0 {
             forward.shape[axis] = 1;
         } else if forward.strides[axis] < 0 {
-            forward.offset = forward.offset.wrapping_add_signed((forward.shape[axis] as isize - 1) * forward.strides[axis]);
+            forward.offset =
+                forward.offset.wrapping_add_signed((forward.shape[axis] as isize - 1) * forward.strides[axis]);
             forward.strides[axis] = -forward.strides[axis];
         }
     }

@@ -368,7 +368,13 @@ impl Writer {
             Unary::Relu => {
                 let zero = self.constant(0.0, dtype);
                 // `maximumf` keeps NaN and gives +0 for −0, as max(x, 0) does.
-                let name = if float { "maximumf" } else if is_unsigned(dtype) { "maxui" } else { "maxsi" };
+                let name = if float {
+                    "maximumf"
+                } else if is_unsigned(dtype) {
+                    "maxui"
+                } else {
+                    "maxsi"
+                };
                 format!("scalar.{name} {a}, {zero} : {ty}")
             }
             Unary::LeakyRelu { alpha } => {
@@ -389,11 +395,20 @@ impl Writer {
             if float {
                 format!("scalar.cmpf {float_predicate}, {a}, {b} : {ty}")
             } else {
-                format!("scalar.cmpi {}, {a}, {b} : {ty}", if unsigned || dtype == DType::Bool { unsigned_predicate } else { signed })
+                format!(
+                    "scalar.cmpi {}, {a}, {b} : {ty}",
+                    if unsigned || dtype == DType::Bool { unsigned_predicate } else { signed }
+                )
             }
         };
         let pick = |float_name: &str, signed: &str, unsigned_name: &str| {
-            let name = if float { float_name } else if unsigned { unsigned_name } else { signed };
+            let name = if float {
+                float_name
+            } else if unsigned {
+                unsigned_name
+            } else {
+                signed
+            };
             format!("scalar.{name} {a}, {b} : {ty}")
         };
         let text = match op {

@@ -60,7 +60,8 @@ fn products(mid: &mut Mid, kept: &[MidId]) {
             continue;
         }
         let (inputs, out) = (mid.nodes[at].inputs.clone(), mid.nodes[at].outputs[0]);
-        let makers: Vec<Option<usize>> = inputs.iter().map(|&id| lone(id, &uses, &producers, kept).filter(|&n| !gone[n])).collect();
+        let makers: Vec<Option<usize>> =
+            inputs.iter().map(|&id| lone(id, &uses, &producers, kept).filter(|&n| !gone[n])).collect();
         let shape = mid.shape(out).to_vec();
         let same = |n: usize| mid.shape(inputs[n]) == shape;
         let merged = match makers[..] {
@@ -151,9 +152,11 @@ fn activation_of(expr: &Expr) -> Option<Activation> {
         [Instr::Input(0), Instr::Unary(Unary::Relu, 0)] => Activation::Relu,
         [Instr::Input(0), Instr::Unary(Unary::Sigmoid, 0)] => Activation::Sigmoid,
         [Instr::Input(0), Instr::Unary(Unary::Tanh, 0)] => Activation::Tanh,
-        [Instr::Input(0), Instr::Unary(Unary::Sigmoid, 0), Instr::Binary(Binary::Mul, 0, 1) | Instr::Binary(Binary::Mul, 1, 0)] => {
-            Activation::Silu
-        }
+        [
+            Instr::Input(0),
+            Instr::Unary(Unary::Sigmoid, 0),
+            Instr::Binary(Binary::Mul, 0, 1) | Instr::Binary(Binary::Mul, 1, 0),
+        ] => Activation::Silu,
         _ => return None,
     })
 }
@@ -175,7 +178,9 @@ fn elementwise(mid: &mut Mid, kept: &[MidId]) {
             let members = &groups[group];
             mid.shape(mid.nodes[members[0]].outputs[0]) == shape
                 && bindings(mid, members, at) <= BINDINGS_MOST
-                && makers.iter().all(|&maker| group_of[maker] == Some(group) || !reaches(mid, &producers, maker, members))
+                && makers
+                    .iter()
+                    .all(|&maker| group_of[maker] == Some(group) || !reaches(mid, &producers, maker, members))
         });
         let group = joined.unwrap_or_else(|| {
             groups.push(Vec::new());
@@ -209,7 +214,8 @@ fn elementwise(mid: &mut Mid, kept: &[MidId]) {
 fn bindings(mid: &Mid, members: &[usize], more: usize) -> usize {
     let nodes = || members.iter().chain([&more]).map(|&n| &mid.nodes[n]);
     let mut made: Vec<MidId> = nodes().flat_map(|node| node.outputs.iter().copied()).collect();
-    let mut read: Vec<MidId> = nodes().flat_map(|node| node.inputs.iter().copied()).filter(|id| !made.contains(id)).collect();
+    let mut read: Vec<MidId> =
+        nodes().flat_map(|node| node.inputs.iter().copied()).filter(|id| !made.contains(id)).collect();
     read.sort_unstable();
     read.dedup();
     made.sort_unstable();

@@ -134,7 +134,8 @@ pub fn grid_kernel(name: &str, buffers: usize, operands: &[Operand], body: impl 
     let padded = launch.value(&format!("index.add {total}, {less} : index"));
     let groups_x = launch.value(&format!("index.div {padded}, {size} : index"));
     let groups_y = y.map_or(one.clone(), |y| count(&mut launch, &axes[y]));
-    let groups_z = launch.value(&format!("index.constant {} : index", rest.iter().map(|&n| axes[n].extent).product::<usize>()));
+    let groups_z =
+        launch.value(&format!("index.constant {} : index", rest.iter().map(|&n| axes[n].extent).product::<usize>()));
     launch.line(&format!(
         "kernel.launch.config workgroups({groups_x}, {groups_y}, {groups_z}) workgroup_size({size}, {one}, {one}) : index"
     ));
@@ -148,9 +149,9 @@ pub fn grid_kernel(name: &str, buffers: usize, operands: &[Operand], body: impl 
     let views: Vec<(String, String)> = operands
         .iter()
         .map(|operand| {
-            let known = opened
-                .iter()
-                .find(|(buffer, dtype, stride, _)| (*buffer, *dtype, *stride) == (operand.buffer, operand.dtype, operand.seat_stride));
+            let known = opened.iter().find(|(buffer, dtype, stride, _)| {
+                (*buffer, *dtype, *stride) == (operand.buffer, operand.dtype, operand.seat_stride)
+            });
             if let Some((_, _, _, view)) = known {
                 return view.clone();
             }
@@ -263,7 +264,8 @@ fn counted(
     let names: Vec<String> = (0..carried.len()).map(|n| format!("%c{stem}_{n}")).collect();
     let results: Vec<String> = (0..carried.len()).map(|n| format!("%r{stem}_{n}")).collect();
     let types: Vec<&str> = carried.iter().map(|(ty, _)| *ty).collect();
-    let start: Vec<String> = names.iter().zip(carried).map(|(name, (ty, from))| format!("{name} = {from} : {ty}")).collect();
+    let start: Vec<String> =
+        names.iter().zip(carried).map(|(name, (ty, from))| format!("{name} = {from} : {ty}")).collect();
     let counter = format!("%i{stem}");
     if carried.is_empty() {
         body.writer.line(&format!("scf.for {counter} = [{low} to {high} step {by}] {{"));
@@ -347,13 +349,7 @@ fn number(body: &mut Body<'_>, value: f64, dtype: DType) -> String {
 
 /// Softmax over `extent` elements, one item per row. Operands: the first element of the result, then of the operand,
 /// which are `strides` apart.
-pub fn softmax_kernel(
-    name: &str,
-    buffers: usize,
-    extent: usize,
-    strides: [isize; 2],
-    operands: &[Operand],
-) -> String {
+pub fn softmax_kernel(name: &str, buffers: usize, extent: usize, strides: [isize; 2], operands: &[Operand]) -> String {
     let dtype = operands[1].dtype;
     let ty = wide(dtype);
     grid_kernel(name, buffers, operands, |body| {

@@ -264,10 +264,9 @@ impl Mid {
     /// The elements of a known value as f32, for weights.
     pub fn floats(&self, id: MidId, label: &str, what: &str) -> Result<Vec<f32>, LowerError> {
         let refuse = |why: String| LowerError { node: label.to_owned(), op: what.to_owned(), why };
-        let tensor = self
-            .constants
-            .get(&id)
-            .ok_or_else(|| refuse(format!("`{}` is computed at run time, and must be a constant", self.values[id.0].name)))?;
+        let tensor = self.constants.get(&id).ok_or_else(|| {
+            refuse(format!("`{}` is computed at run time, and must be a constant", self.values[id.0].name))
+        })?;
         match tensor.to_f32s() {
             Some(values) => Ok(values.into_owned()),
             None => Err(refuse(format!("`{}` is {}, and must be a float", self.values[id.0].name, tensor.dtype()))),

@@ -4,7 +4,8 @@ use super::LowerError;
 use super::expr::{Expr, Instr, Reg};
 use super::mid::{Mid, MidId, MidOp};
 use crate::graph::{
-    Binary, Cell, CellActivation, Direction, Graph, Node, Op, PadMode, Recurrent, Reduction, SliceAxis, Unary, ValueId, Window,
+    Binary, Cell, CellActivation, Direction, Graph, Node, Op, PadMode, Recurrent, Reduction, SliceAxis, Unary, ValueId,
+    Window,
 };
 use crate::tensor::Tensor;
 use lanes_core::DType;
@@ -129,10 +130,14 @@ impl Rewriter<'_> {
                 let x = required(0)?;
                 let value = match optional(1) {
                     None => 0.0,
-                    Some(id) => known_number(mid, id).ok_or_else(|| refuse("its value is not a constant number".to_owned()))?,
+                    Some(id) => {
+                        known_number(mid, id).ok_or_else(|| refuse("its value is not a constant number".to_owned()))?
+                    }
                 };
                 match mode {
-                    PadMode::Constant => mid.node(label, MidOp::Pad { before: before.clone(), value }, vec![x], dtype, shape),
+                    PadMode::Constant => {
+                        mid.node(label, MidOp::Pad { before: before.clone(), value }, vec![x], dtype, shape)
+                    }
                     PadMode::Reflect | PadMode::Edge => border(mid, label, x, before, after, *mode),
                 }
             }
@@ -159,7 +164,9 @@ impl Rewriter<'_> {
                     _ => product,
                 }
             }
-            Op::Conv { window, group } => conv(mid, label, required(0)?, required(1)?, optional(2), window, *group, &shape)?,
+            Op::Conv { window, group } => {
+                conv(mid, label, required(0)?, required(1)?, optional(2), window, *group, &shape)?
+            }
             Op::LayerNorm { axis, epsilon } => {
                 let x = required(0)?;
                 layer_norm(mid, label, x, required(1)?, optional(2), *axis, *epsilon, dtype)
@@ -417,7 +424,8 @@ impl Weights<'_> {
         let shown = expr.activation(self.functions[2], next_c);
         let next_h = expr.binary(Binary::Mul, o, shown);
         expr.results = vec![next_h, next_c];
-        let (out_h, out_c) = (mid.value(format!("{label}.h"), dtype, shape.clone()), mid.value(format!("{label}.c"), dtype, shape));
+        let (out_h, out_c) =
+            (mid.value(format!("{label}.h"), dtype, shape.clone()), mid.value(format!("{label}.c"), dtype, shape));
         mid.nodes.push(super::mid::MidNode {
             label: label.to_owned(),
             op: MidOp::Map(expr),
@@ -488,7 +496,8 @@ fn transposed(mid: &mut Mid, label: &str, x: MidId, perm: Vec<usize>) -> MidId {
         && let [rows, columns] = *tensor.shape()
     {
         let values = turned(&tensor.values::<f32>(), rows, columns);
-        return mid.constant(format!("{label}.transposed"), Arc::new(Tensor::from_vec(vec![columns, rows], values.to_vec())));
+        return mid
+            .constant(format!("{label}.transposed"), Arc::new(Tensor::from_vec(vec![columns, rows], values.to_vec())));
     }
     mid.transpose(label, x, perm)
 }
@@ -508,7 +517,11 @@ fn known_number(mid: &Mid, id: MidId) -> Option<f64> {
     }
     // Integers beyond 2^53 are no exact f64; they are not taken for a number here.
     let values = tensor.to_i64s()?;
-    values.iter().all(|v| v.unsigned_abs() <= 1 << 53).then(|| values.iter().map(|&v| v as f64).collect::<Vec<_>>()).and_then(|v| number(&v))
+    values
+        .iter()
+        .all(|v| v.unsigned_abs() <= 1 << 53)
+        .then(|| values.iter().map(|&v| v as f64).collect::<Vec<_>>())
+        .and_then(|v| number(&v))
 }
 
 /// Powers: small whole exponents as products, which is what they mean and faster than a logarithm.
@@ -522,7 +535,11 @@ fn power(mid: &mut Mid, label: &str, a: MidId, b: MidId, shape: Vec<usize>) -> R
             product = expr.binary(Binary::Mul, product, 0);
         }
         let made = mid.map(label, expr.result(product), vec![a], mid.shape(a).to_vec());
-        return Ok(if mid.shape(made) == shape { made } else { mid.node(label, MidOp::Broadcast, vec![made], dtype, shape) });
+        return Ok(if mid.shape(made) == shape {
+            made
+        } else {
+            mid.node(label, MidOp::Broadcast, vec![made], dtype, shape)
+        });
     }
     if !is_float(dtype) {
         return Err(format!("powers of {dtype} need a constant exponent from 1 to 4"));
@@ -533,7 +550,14 @@ fn power(mid: &mut Mid, label: &str, a: MidId, b: MidId, shape: Vec<usize>) -> R
     Ok(mid.map(label, expr.result(result), vec![a, b], shape))
 }
 
-fn gather(mid: &mut Mid, label: &str, data: MidId, indices: MidId, axis: usize, shape: Vec<usize>) -> Result<MidId, String> {
+fn gather(
+    mid: &mut Mid,
+    label: &str,
+    data: MidId,
+    indices: MidId,
+    axis: usize,
+    shape: Vec<usize>,
+) -> Result<MidId, String> {
     let source = mid.shape(data).to_vec();
     let extent = source[axis];
     if let Some(known) = mid.constants.get(&indices) {
@@ -555,7 +579,9 @@ fn gather(mid: &mut Mid, label: &str, data: MidId, indices: MidId, axis: usize, 
         while start < at.len() {
             let step = at.get(start + 1).map_or(1, |&next| next as isize - at[start] as isize);
             let mut len = 1;
-            while step != 0 && at.get(start + len).is_some_and(|&next| next as isize == at[start] as isize + step * len as isize) {
+            while step != 0
+                && at.get(start + len).is_some_and(|&next| next as isize == at[start] as isize + step * len as isize)
+            {
                 len += 1;
             }
             let step = if len == 1 { 1 } else { step };
@@ -599,7 +625,9 @@ fn border(mid: &mut Mid, label: &str, mut x: MidId, before: &[usize], after: &[u
         if high > 0 {
             pieces.push(match mode {
                 // Import has checked that a reflection stays inside: high < extent.
-                PadMode::Reflect => mid.slice(label, x, SliceAxis { axis, start: extent.saturating_sub(2), step: -1, len: high }),
+                PadMode::Reflect => {
+                    mid.slice(label, x, SliceAxis { axis, start: extent.saturating_sub(2), step: -1, len: high })
+                }
                 _ => edge(mid, extent - 1, high),
             });
         }
@@ -621,7 +649,9 @@ fn matmul(mid: &mut Mid, label: &str, a: MidId, b: MidId, shape: &[usize]) -> Re
     let (ls, rs) = (mid.shape(left).to_vec(), mid.shape(right).to_vec());
     let (m, k, n) = (ls[ls.len() - 2], ls[ls.len() - 1], rs[rs.len() - 1]);
     let weights = (dtype != DType::F64 && rs[..rs.len() - 2].iter().all(|&d| d == 1))
-        .then(|| mid.constants.get(&right).and_then(|tensor| tensor.to_f32s().map(|values| Arc::<[f32]>::from(&values[..]))))
+        .then(|| {
+            mid.constants.get(&right).and_then(|tensor| tensor.to_f32s().map(|values| Arc::<[f32]>::from(&values[..])))
+        })
         .flatten();
     if let Some(weights) = weights.filter(|_| k > 0 && n > 0) {
         let product = linear(mid, label, vec![left], vec![weights], None, n);
@@ -725,7 +755,8 @@ fn depthwise(
         }
         operands.push(part);
         let values = (0..channels).map(|channel| weights[channel * taps + tap]).collect();
-        operands.push(mid.constant(format!("{label}.tap{tap}"), Arc::new(Tensor::from_vec(by_channel.clone(), values))));
+        operands
+            .push(mid.constant(format!("{label}.tap{tap}"), Arc::new(Tensor::from_vec(by_channel.clone(), values))));
     }
     if let Some(bias) = bias {
         operands.push(mid.constant(format!("{label}.bias"), Arc::new(Tensor::from_vec(by_channel, bias.to_vec()))));
@@ -824,7 +855,17 @@ fn reduce(mid: &mut Mid, label: &str, x: MidId, kind: Reduction, axis: usize) ->
         let weight = if kind == Reduction::Mean { 1.0 / extent as f32 } else { 1.0 };
         let rank = shape.len();
         let to_last: Vec<usize> = (0..rank).filter(|&a| a != axis).chain([axis]).collect();
-        let back: Vec<usize> = (0..rank).map(|a| if a == axis { rank - 1 } else if a > axis { a - 1 } else { a }).collect();
+        let back: Vec<usize> = (0..rank)
+            .map(|a| {
+                if a == axis {
+                    rank - 1
+                } else if a > axis {
+                    a - 1
+                } else {
+                    a
+                }
+            })
+            .collect();
         let last = mid.transpose(label, x, to_last);
         let done = linear(mid, label, vec![last], vec![vec![weight; extent].into()], None, 1);
         return mid.transpose(label, done, back);

@@ -109,7 +109,11 @@ impl View {
                 return None;
             }
         }
-        shape[..axis].iter().all(|&extent| extent == 1).then(|| Self { shape: shape.to_vec(), strides, offset: self.offset })
+        shape[..axis].iter().all(|&extent| extent == 1).then(|| Self {
+            shape: shape.to_vec(),
+            strides,
+            offset: self.offset,
+        })
     }
 
     /// Axes from the widest stride to the narrowest: the physical order. Axes of extent 1 come first.

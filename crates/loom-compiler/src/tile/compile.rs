@@ -14,11 +14,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Unsupported;
 use super::frame::Frame;
 use super::liveness::Liveness;
 use super::program::*;
 use super::uniform::{self, Ids};
-use super::Unsupported;
 use crate::ir::{BlockId, Body, Kernel, Op as IrOp, ParameterKind, Span, ValueId};
 use crate::ops::{Axis, Binary, Combine, Convert, IdKind, IntPredicate, OpKind, Space, Ternary};
 use crate::types::{Dim, ScalarType, Type, ViewType};
@@ -35,7 +35,10 @@ const MAX_INSTRUCTIONS: usize = 1 << 20;
 enum Word {
     Constant(u64),
     /// `launch`: the same for all tiles of a launch.
-    Slot { slot: Slot, launch: bool },
+    Slot {
+        slot: Slot,
+        launch: bool,
+    },
 }
 
 const ZERO: Word = Word::Constant(0);
@@ -59,7 +62,11 @@ enum Lane {
     /// A load that its only user will make.
     Memory(Access),
     /// `i1`: `value predicate limit`, 64 bits.
-    Compare { predicate: IntPredicate, value: Line, limit: Word },
+    Compare {
+        predicate: IntPredicate,
+        value: Line,
+        limit: Word,
+    },
     /// `i1`.
     Both(Box<[Lane; 2]>),
 }
@@ -69,8 +76,14 @@ enum Lane {
 enum Value {
     Lanes(Vec<Lane>),
     /// Storage, and the byte where the item's own part starts.
-    Buffer { buffer: u32, origin: Lane },
-    View { buffer: u32, offset: Lane },
+    Buffer {
+        buffer: u32,
+        origin: Lane,
+    },
+    View {
+        buffer: u32,
+        offset: Lane,
+    },
 }
 
 type Result<T> = std::result::Result<T, Unsupported>;
@@ -313,7 +326,11 @@ impl<'a> Compiler<'a> {
 
     fn count(&mut self) -> Result<()> {
         self.emitted += 1;
-        if self.emitted > MAX_INSTRUCTIONS { self.unsupported("a kernel of more than a million instructions") } else { Ok(()) }
+        if self.emitted > MAX_INSTRUCTIONS {
+            self.unsupported("a kernel of more than a million instructions")
+        } else {
+            Ok(())
+        }
     }
 
     fn emit(&mut self, inst: Inst) -> Result<()> {
@@ -518,7 +535,12 @@ impl<'a> Compiler<'a> {
             {
                 match convert {
                     Convert::ExtSI | Convert::ExtUI | Convert::TruncI | Convert::Bitcast => Some(lane.clone()),
-                    Convert::SiToF | Convert::UiToF | Convert::FToSi | Convert::FToUi | Convert::ExtF | Convert::TruncF => None,
+                    Convert::SiToF
+                    | Convert::UiToF
+                    | Convert::FToSi
+                    | Convert::FToUi
+                    | Convert::ExtF
+                    | Convert::TruncF => None,
                 }
             }
             _ => None,
@@ -700,7 +722,11 @@ impl<'a> Compiler<'a> {
                 let mut lanes = Vec::new();
                 for lane in 0..self.count_lanes(op.results[0])? as u64 {
                     let value = self.iota_lane(ScalarType::Index, &low, &step, lane)?;
-                    lanes.push(self.apply(Op::CompareI(IntPredicate::Slt, ScalarType::Index), &[value, high.clone()], None)?);
+                    lanes.push(self.apply(
+                        Op::CompareI(IntPredicate::Slt, ScalarType::Index),
+                        &[value, high.clone()],
+                        None,
+                    )?);
                 }
                 self.define_lanes(op.results[0], lanes);
                 Ok(())
@@ -815,7 +841,8 @@ impl<'a> Compiler<'a> {
     }
 
     fn iota_lane(&mut self, ty: ScalarType, base: &Lane, step: &Lane, lane: u64) -> Result<Lane> {
-        let lane = Lane::Uniform(Word::Constant(Op::Convert(Convert::TruncI, ScalarType::I64, ty).evaluate([lane, 0, 0])));
+        let lane =
+            Lane::Uniform(Word::Constant(Op::Convert(Convert::TruncI, ScalarType::I64, ty).evaluate([lane, 0, 0])));
         let distance = self.apply(Op::Binary(Binary::MulI, ty), &[lane, step.clone()], None)?;
         self.apply(Op::Binary(Binary::AddI, ty), &[base.clone(), distance], None)
     }
@@ -828,7 +855,13 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn element_wise(&mut self, block: BlockId, at: usize, op: &IrOp, make: impl Fn(ScalarType, ScalarType) -> Op) -> Result<()> {
+    fn element_wise(
+        &mut self,
+        block: BlockId,
+        at: usize,
+        op: &IrOp,
+        make: impl Fn(ScalarType, ScalarType) -> Op,
+    ) -> Result<()> {
         let make = make(self.scalar_type(op.operands[0])?, self.scalar_type(op.results[0])?);
         let operands: Vec<Vec<Lane>> = op.operands.iter().map(|&value| self.lanes(value)).collect::<Result<_>>()?;
         self.map_lanes(block, at, op, make, &operands)
@@ -893,9 +926,9 @@ impl<'a> Compiler<'a> {
         };
         let fits = store.kind == OpKind::Store
             && store.operands[0] == result
-            && store.operands[1..].iter().all(|&value| {
-                self.body.constant(value).is_some() || self.values[value.index()].is_some()
-            })
+            && store.operands[1..]
+                .iter()
+                .all(|&value| self.body.constant(value).is_some() || self.values[value.index()].is_some())
             && self.pending.iter().all(|value| op.operands.contains(value));
         if !fits {
             return Ok(None);
@@ -1063,7 +1096,9 @@ impl<'a> Compiler<'a> {
     fn view_type(&self, view: ValueId) -> Result<&'a ViewType> {
         match self.body.ty(view) {
             Type::View(ty) => Ok(ty),
-            Type::Scalar(_) | Type::Vector(_) | Type::Buffer => self.unsupported("an access to something that is no view"),
+            Type::Scalar(_) | Type::Vector(_) | Type::Buffer => {
+                self.unsupported("an access to something that is no view")
+            }
         }
     }
 
@@ -1099,7 +1134,12 @@ impl<'a> Compiler<'a> {
     }
 
     /// The byte offsets of a vector's lanes, from its first on.
-    fn lane_addresses(&mut self, view: ValueId, indices: &[ValueId], dims: &[Dim]) -> Result<(u32, Vec<Lane>, ScalarType)> {
+    fn lane_addresses(
+        &mut self,
+        view: ValueId,
+        indices: &[ValueId],
+        dims: &[Dim],
+    ) -> Result<(u32, Vec<Lane>, ScalarType)> {
         let (buffer, first, ty) = self.address(view, indices)?;
         let view = self.view_type(view)?;
         let strides = &view.strides[view.strides.len().saturating_sub(dims.len())..];
@@ -1222,8 +1262,7 @@ impl<'a> Compiler<'a> {
     fn store(&mut self, op: &IrOp) -> Result<()> {
         let value = op.operands[0];
         let lanes = self.lanes(value)?;
-        let (buffer, offsets, ty) =
-            self.lane_addresses(op.operands[1], &op.operands[2..], &self.vector_dims(value))?;
+        let (buffer, offsets, ty) = self.lane_addresses(op.operands[1], &op.operands[2..], &self.vector_dims(value))?;
         for (offset, lane) in offsets.iter().zip(&lanes) {
             self.write(buffer, offset, ty, lane)?;
         }
@@ -1250,14 +1289,22 @@ impl<'a> Compiler<'a> {
             Lane::Compare { predicate, value, limit } => {
                 Condition::Compare { predicate: *predicate, value: self.affine(*value), limit: self.slot_of(*limit) }
             }
-            Lane::Affine(_) | Lane::Reg(_) | Lane::Memory(_) | Lane::Both(_) => Condition::Reg(self.reg(lane, ScalarType::I1)?),
+            Lane::Affine(_) | Lane::Reg(_) | Lane::Memory(_) | Lane::Both(_) => {
+                Condition::Reg(self.reg(lane, ScalarType::I1)?)
+            }
         })
     }
 
     /// Runs what `fill` emits for the items that satisfy `lane`. Both sides of an `and` narrow one after the other.
     fn guard(&mut self, lane: &Lane, fill: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         match lane {
-            Lane::Uniform(Word::Constant(bits)) => if *bits & 1 == 1 { fill(self) } else { Ok(()) },
+            Lane::Uniform(Word::Constant(bits)) => {
+                if *bits & 1 == 1 {
+                    fill(self)
+                } else {
+                    Ok(())
+                }
+            }
             Lane::Both(both) => {
                 let inner = &both[1];
                 // Boxed, or the compiler of this compiler would build this function for ever deeper closures.
@@ -1357,7 +1404,9 @@ impl<'a> Compiler<'a> {
                 }
                 (Home::Slot(to), Lane::Uniform(Word::Slot { slot, .. })) => *slot == to,
                 (Home::Slot(to), Lane::Affine(line)) | (Home::Slot(to), Lane::Compare { value: line, .. }) => {
-                    [line.base, line.l, line.g].iter().any(|word| matches!(word, Word::Slot { slot, .. } if *slot == to))
+                    [line.base, line.l, line.g]
+                        .iter()
+                        .any(|word| matches!(word, Word::Slot { slot, .. } if *slot == to))
                 }
                 (Home::Slot(_), _) => false,
             })
@@ -1428,9 +1477,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn branch(&mut self, lane: &Lane, then: BlockId, otherwise: Option<BlockId>, results: &[Vec<Place>]) -> Result<()> {
-        let arm = |this: &mut Self, block: BlockId| {
-            this.body_block(block, |this| this.leave(block, 0, results))
-        };
+        let arm = |this: &mut Self, block: BlockId| this.body_block(block, |this| this.leave(block, 0, results));
         let empty = |this: &Self, block: BlockId| this.body.block(block).ops.len() <= 1 && results.is_empty();
         let otherwise = otherwise.filter(|&block| !empty(self, block));
         match (lane, otherwise) {
@@ -1457,7 +1504,14 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn switch(&mut self, selector: &Lane, ty: ScalarType, keys: &[i64], blocks: &[BlockId], results: &[Vec<Place>]) -> Result<()> {
+    fn switch(
+        &mut self,
+        selector: &Lane,
+        ty: ScalarType,
+        keys: &[i64],
+        blocks: &[BlockId],
+        results: &[Vec<Place>],
+    ) -> Result<()> {
         // An `if` per key, each after the ones before it: the nest is as deep as there are keys.
         const MAX_KEYS: usize = 256;
         if keys.len() > MAX_KEYS || blocks.len() != keys.len() + 1 {
@@ -1465,7 +1519,9 @@ impl<'a> Compiler<'a> {
         }
         let arm = |this: &mut Self, block: BlockId| this.body_block(block, |this| this.leave(block, 0, results));
         let Some((&key, rest)) = keys.split_first() else { return arm(self, blocks[0]) };
-        let key = Lane::Uniform(Word::Constant(Op::Convert(Convert::TruncI, ScalarType::I64, ty).evaluate([key as u64, 0, 0])));
+        let key = Lane::Uniform(Word::Constant(
+            Op::Convert(Convert::TruncI, ScalarType::I64, ty).evaluate([key as u64, 0, 0]),
+        ));
         let equal = self.apply(Op::CompareI(IntPredicate::Eq, ty), &[selector.clone(), key], None)?;
         let condition = self.condition(&equal)?;
         let held = if let Condition::Reg(reg) = condition { Some(reg) } else { None };
@@ -1603,7 +1659,8 @@ impl<'a> Compiler<'a> {
                     )
             });
             let once = terminator.operands.iter().filter(|&&value| value == yielded).count() == 1;
-            let integer = self.body.ty(yielded).scalar().is_none_or(|ty| ty.bits() == 64 && !ty.is_float() || ty.bits() == 1);
+            let integer =
+                self.body.ty(yielded).scalar().is_none_or(|ty| ty.bits() == 64 && !ty.is_float() || ty.bits() == 1);
             if element_wise && unread_later && !shared && once && !integer {
                 self.wanted.insert(yielded, reg);
             }
@@ -1614,9 +1671,10 @@ impl<'a> Compiler<'a> {
     fn reads(&self, block: BlockId, at: usize, value: ValueId) -> bool {
         let op = &self.body.block(block).ops[at];
         op.operands.contains(&value)
-            || op.blocks.iter().any(|&nested| {
-                (0..self.body.block(nested).ops.len()).any(|at| self.reads(nested, at, value))
-            })
+            || op
+                .blocks
+                .iter()
+                .any(|&nested| (0..self.body.block(nested).ops.len()).any(|at| self.reads(nested, at, value)))
     }
 
     fn while_loop(&mut self, op: &IrOp) -> Result<()> {
@@ -1719,7 +1777,9 @@ impl Traits {
         for op in body.blocks.iter().flat_map(|block| &block.ops) {
             match op.kind {
                 OpKind::Id(IdKind::Dispatch(Axis::X)) => ids.extend(op.result()),
-                OpKind::Id(IdKind::WorkGroup(Axis::X) | IdKind::WorkItem(Axis::X) | IdKind::Subgroup | IdKind::SubgroupLane) => {
+                OpKind::Id(
+                    IdKind::WorkGroup(Axis::X) | IdKind::WorkItem(Axis::X) | IdKind::Subgroup | IdKind::SubgroupLane,
+                ) => {
                     traits.groups = true;
                 }
                 OpKind::Barrier(_)

@@ -164,7 +164,13 @@ impl Op {
             | Self::CompareF(_, ty)
             | Self::Classify(_, ty)
             | Self::Convert(_, ty, _) => ty,
-            Self::Select(ty) => if at == 0 { ScalarType::I1 } else { ty },
+            Self::Select(ty) => {
+                if at == 0 {
+                    ScalarType::I1
+                } else {
+                    ty
+                }
+            }
         }
     }
 
@@ -178,7 +184,13 @@ impl Op {
             Self::CompareI(predicate, ty) => eval::compare_int(predicate, ty, a, b).into(),
             Self::CompareF(predicate, ty) => eval::compare_float(predicate, ty, a, b).into(),
             Self::Classify(class, ty) => eval::classify(class, ty, a).into(),
-            Self::Select(_) => if a & 1 == 1 { b } else { c },
+            Self::Select(_) => {
+                if a & 1 == 1 {
+                    b
+                } else {
+                    c
+                }
+            }
             Self::Convert(convert, source, target) => eval::convert(convert, source, target, a),
         }
     }

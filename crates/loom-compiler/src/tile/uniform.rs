@@ -114,7 +114,8 @@ impl Analysis<'_> {
                 self.block(head);
                 self.block(tail);
                 // All or nothing: a state that varies makes the test, and so the number of turns, vary in nearly every case.
-                let varies = self.any(&op.operands) || self.any(self.terminator(head)) || self.any(self.terminator(tail));
+                let varies =
+                    self.any(&op.operands) || self.any(self.terminator(head)) || self.any(self.terminator(tail));
                 let arguments = [head, tail].map(|block| &self.body.block(block).arguments);
                 for &value in arguments.into_iter().flatten().chain(&op.results) {
                     self.set(value, varies);
