@@ -83,7 +83,7 @@ impl<'m> Builder<'m> {
                 Ok(one(self.constant(Type::Vector(vector), 0)))
             }
             "splat" => self.splat(reader),
-            "from_elements" => self.from_elements(reader),
+            "from_elements" => self.elements(reader),
             "iota" => self.iota(reader),
             "mask.range" => self.mask_range(reader),
             "select" => self.vector_select(reader),
@@ -124,7 +124,7 @@ impl<'m> Builder<'m> {
         )))
     }
 
-    fn from_elements(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+    fn elements(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
         let operands = self.operands(reader)?;
         reader.expect(Kind::Colon)?;
         let span = reader.here();
@@ -271,13 +271,13 @@ impl<'m> Builder<'m> {
             return refuse(span, format!("`{}`: {message}", reader.name()));
         }
         for ((index, span), dim) in indices.iter().zip(&vector.dims) {
-            if let (Some(index), Some(extent)) = (self.constant_of(*index), dim.constant()) {
-                if index >= extent {
-                    return refuse(
-                        *span,
-                        format!("lane {} is outside the extent {extent}", index as i64),
-                    );
-                }
+            if let (Some(index), Some(extent)) = (self.constant_of(*index), dim.constant())
+                && index >= extent
+            {
+                return refuse(
+                    *span,
+                    format!("lane {} is outside the extent {extent}", index as i64),
+                );
             }
         }
         let rest = &vector.dims[indices.len()..];
