@@ -7,6 +7,8 @@ mod build;
 mod diag;
 pub mod eval;
 mod fold;
+mod image;
+pub mod interp;
 pub mod ir;
 pub mod launch;
 mod lex;
@@ -20,5 +22,6 @@ pub mod tile;
 pub mod types;
 
 pub use diag::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
+pub use image::compile_cpu;
 pub use module::{MAX_SOURCE_BYTES, Module};
 pub use tile::CpuImage;

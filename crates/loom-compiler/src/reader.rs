@@ -43,7 +43,12 @@ pub(crate) struct Reader<'m> {
 impl<'m> Reader<'m> {
     /// At the first token behind the op's name.
     pub(crate) fn new(source: &'m str, tokens: &'m [Token], op: &'m Op) -> Self {
-        Self { source, tokens, op, at: op.rest.start as usize }
+        Self {
+            source,
+            tokens,
+            op,
+            at: op.rest.start as usize,
+        }
     }
 
     /// The text of token `at`.
@@ -66,7 +71,11 @@ impl<'m> Reader<'m> {
     }
 
     pub(crate) fn token(&self) -> Option<Token> {
-        if self.at < self.op.rest.end as usize { Some(self.tokens[self.at]) } else { None }
+        if self.at < self.op.rest.end as usize {
+            Some(self.tokens[self.at])
+        } else {
+            None
+        }
     }
 
     pub(crate) fn peek(&self) -> Option<Kind> {
@@ -75,7 +84,11 @@ impl<'m> Reader<'m> {
 
     /// The kind of the token behind the next one.
     pub(crate) fn peek_second(&self) -> Option<Kind> {
-        if self.at + 1 < self.op.rest.end as usize { Some(self.tokens[self.at + 1].kind) } else { None }
+        if self.at + 1 < self.op.rest.end as usize {
+            Some(self.tokens[self.at + 1].kind)
+        } else {
+            None
+        }
     }
 
     /// Where the cursor is: the next token, or the end of the op.
@@ -98,7 +111,14 @@ impl<'m> Reader<'m> {
 
     /// A refusal at the cursor that says what was found.
     pub(crate) fn expected<T>(&self, legal: &str) -> Built<T> {
-        refuse(self.here(), format!("`{}`: expected {legal}, found {}", self.name(), self.found()))
+        refuse(
+            self.here(),
+            format!(
+                "`{}`: expected {legal}, found {}",
+                self.name(),
+                self.found()
+            ),
+        )
     }
 
     pub(crate) fn accept(&mut self, kind: Kind) -> bool {
@@ -119,13 +139,19 @@ impl<'m> Reader<'m> {
 
     /// Whether the next token is this word; if so it is taken.
     pub(crate) fn accept_word(&mut self, word: &str) -> bool {
-        let is = self.token().is_some_and(|token| token.kind == Kind::Word && self.text(token) == word);
+        let is = self
+            .token()
+            .is_some_and(|token| token.kind == Kind::Word && self.text(token) == word);
         self.at += usize::from(is);
         is
     }
 
     pub(crate) fn expect_word(&mut self, word: &str) -> Built<()> {
-        if self.accept_word(word) { Ok(()) } else { self.expected(&format!("`{word}`")) }
+        if self.accept_word(word) {
+            Ok(())
+        } else {
+            self.expected(&format!("`{word}`"))
+        }
     }
 
     /// Any word, with where it is.
@@ -156,7 +182,13 @@ impl<'m> Reader<'m> {
         let token = self.expect(Kind::Int)?;
         match parse_int(self.text(token)) {
             Some(value) => Ok((value, token.span)),
-            None => refuse(token.span, format!("`{}` does not fit a signed 64-bit integer", self.text(token))),
+            None => refuse(
+                token.span,
+                format!(
+                    "`{}` does not fit a signed 64-bit integer",
+                    self.text(token)
+                ),
+            ),
         }
     }
 
@@ -164,7 +196,10 @@ impl<'m> Reader<'m> {
     pub(crate) fn string(&mut self) -> Built<String> {
         let token = self.expect(Kind::Str)?;
         unescape(self.text(token)).ok_or_else(|| {
-            Refusal::At(token.span, "a `\\u` escape in this string is half of a surrogate pair".to_owned())
+            Refusal::At(
+                token.span,
+                "a `\\u` escape in this string is half of a surrogate pair".to_owned(),
+            )
         })
     }
 
@@ -184,7 +219,9 @@ impl<'m> Reader<'m> {
     fn skip_group(&mut self) -> Built<()> {
         let mut depth = 0usize;
         loop {
-            let Some(token) = self.token() else { return self.expected("a closing bracket") };
+            let Some(token) = self.token() else {
+                return self.expected("a closing bracket");
+            };
             self.at += 1;
             match token.kind {
                 Kind::ParenOpen | Kind::BracketOpen | Kind::BraceOpen | Kind::Less => depth += 1,
@@ -201,12 +238,22 @@ impl<'m> Reader<'m> {
 
     /// One attribute value.
     pub(crate) fn attribute(&mut self) -> Built<(Attribute<'m>, Span)> {
-        let Some(token) = self.token() else { return self.expected("an attribute value") };
+        let Some(token) = self.token() else {
+            return self.expected("an attribute value");
+        };
         let text = self.text(token);
         let value = match token.kind {
-            Kind::Int => return self.int().map(|(value, span)| (Attribute::Int(value), span)),
+            Kind::Int => {
+                return self
+                    .int()
+                    .map(|(value, span)| (Attribute::Int(value), span));
+            }
             Kind::Float => Attribute::Float(parse_float(text)),
-            Kind::Str => return self.string().map(|text| (Attribute::Text(text), token.span)),
+            Kind::Str => {
+                return self
+                    .string()
+                    .map(|text| (Attribute::Text(text), token.span));
+            }
             Kind::Word if self.peek_second() != Some(Kind::ParenOpen) => Attribute::Word(text),
             Kind::OpName => Attribute::Word(text),
             Kind::Word | Kind::Hash => {
@@ -236,14 +283,25 @@ impl<'m> Reader<'m> {
         loop {
             let (key, span) = self.word("an attribute name")?;
             if entries.iter().any(|entry| entry.key == key) {
-                return refuse(span, format!("`{}`: attribute `{key}` is given twice", self.name()));
+                return refuse(
+                    span,
+                    format!("`{}`: attribute `{key}` is given twice", self.name()),
+                );
             }
             if entries.len() == MAX_ATTRIBUTES {
-                return refuse(span, format!("`{}`: more than {MAX_ATTRIBUTES} attributes", self.name()));
+                return refuse(
+                    span,
+                    format!("`{}`: more than {MAX_ATTRIBUTES} attributes", self.name()),
+                );
             }
             self.expect(Kind::Equal)?;
             let (value, value_span) = self.attribute()?;
-            entries.push(Entry { key, span, value, value_span });
+            entries.push(Entry {
+                key,
+                span,
+                value,
+                value_span,
+            });
             if !self.accept(Kind::Comma) {
                 self.expect(Kind::BraceClose)?;
                 return Ok(entries);
@@ -264,19 +322,28 @@ impl<'m> Reader<'m> {
         let (word, span) = self.word(legal)?;
         match find(word) {
             Some(found) => Ok(found),
-            None => refuse(span, format!("`{}`: expected {legal}, found `{word}`", self.name())),
+            None => refuse(
+                span,
+                format!("`{}`: expected {legal}, found `{word}`", self.name()),
+            ),
         }
     }
 
     /// The op must end here, but for a `loc(..)`.
     pub(crate) fn end(&mut self) -> Built<()> {
-        if self.token().is_some_and(|token| token.kind == Kind::Word && self.text(token) == "loc")
+        if self
+            .token()
+            .is_some_and(|token| token.kind == Kind::Word && self.text(token) == "loc")
             && self.peek_second() == Some(Kind::ParenOpen)
         {
             self.at += 1;
             self.skip_group()?;
         }
-        if self.token().is_some() { self.expected("the end of the op") } else { Ok(()) }
+        if self.token().is_some() {
+            self.expected("the end of the op")
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -11,11 +11,23 @@ use super::element::with_element;
 use super::names::{Binding, Layout};
 use super::{Builder, Mode, one};
 
-/// The most bytes one work-item may ask for as private memory, and one workgroup as shared.
-const MAX_SCRATCH_BYTES: u64 = 1 << 20;
+/// The most bytes one workgroup may ask for as shared memory.
+const MAX_WORKGROUP_BYTES: u64 = 1 << 20;
+
+/// The most bytes one work-item may ask for as private memory.
+const MAX_PRIVATE_BYTES: u64 = 1 << 16;
 
 /// The memory spaces of the language.
-const SPACES: [&str; 8] = ["unknown", "global", "workgroup", "private", "constant", "host", "descriptor", "generic"];
+const SPACES: [&str; 8] = [
+    "unknown",
+    "global",
+    "workgroup",
+    "private",
+    "constant",
+    "host",
+    "descriptor",
+    "generic",
+];
 
 /// Attributes that only hint at caches; any value is accepted.
 const CACHE_KEYS: [&str; 2] = ["cache_scope", "cache_temporal"];
@@ -33,7 +45,9 @@ impl<'m> Builder<'m> {
                 let mut strides = Vec::new();
                 for (value, span) in self.indices(reader)? {
                     strides.push(match self.constant_of(value) {
-                        Some(stride) if (stride as i64) < 0 => return refuse(span, "a stride is not negative"),
+                        Some(stride) if (stride as i64) < 0 => {
+                            return refuse(span, "a stride is not negative");
+                        }
                         Some(stride) => Dim::Static(stride),
                         None => Dim::Value(value),
                     });
@@ -80,7 +94,10 @@ impl<'m> Builder<'m> {
         let value = self.operand(reader)?;
         match self.ty(value) {
             Type::View(view) => Ok((value, view.clone(), span)),
-            other => refuse(span, format!("`{}`: expected a view, found {other}", reader.name())),
+            other => refuse(
+                span,
+                format!("`{}`: expected a view, found {other}", reader.name()),
+            ),
         }
     }
 
@@ -89,7 +106,13 @@ impl<'m> Builder<'m> {
         let span = reader.here();
         let buffer = self.operand(reader)?;
         if *self.ty(buffer) != Type::Buffer {
-            return refuse(span, format!("`buffer.view`: expected a buffer, found {}", self.ty(buffer)));
+            return refuse(
+                span,
+                format!(
+                    "`buffer.view`: expected a buffer, found {}",
+                    self.ty(buffer)
+                ),
+            );
         }
         reader.expect(Kind::BracketOpen)?;
         let offset_span = reader.here();
@@ -113,7 +136,11 @@ impl<'m> Builder<'m> {
         };
         reader.end()?;
         let view = self.place(view, layout)?;
-        Ok(one(self.emit(OpKind::BufferView, &[buffer, offset], Type::View(view))))
+        Ok(one(self.emit(
+            OpKind::BufferView,
+            &[buffer, offset],
+            Type::View(view),
+        )))
     }
 
     /// `buffer.alloca<space> align(A) %bytes : buffer`, or `%bytes {base_alignment = A, memory_space = space}`.
@@ -135,8 +162,15 @@ impl<'m> Builder<'m> {
         for entry in reader.dictionary()? {
             match (entry.key, &entry.value) {
                 ("base_alignment", Attribute::Int(value)) => align = (*value, entry.value_span),
-                ("memory_space", Attribute::Word(word)) if space.is_none() => space = Some((*word, entry.value_span)),
-                _ => return refuse(entry.span, "legal here: `base_alignment` (an integer) and `memory_space`, each once"),
+                ("memory_space", Attribute::Word(word)) if space.is_none() => {
+                    space = Some((*word, entry.value_span))
+                }
+                _ => {
+                    return refuse(
+                        entry.span,
+                        "legal here: `base_alignment` (an integer) and `memory_space`, each once",
+                    );
+                }
             }
         }
         reader.expect(Kind::Colon)?;
@@ -149,54 +183,102 @@ impl<'m> Builder<'m> {
             Some(("workgroup", _)) => Space::Workgroup,
             Some(("private", _)) => Space::Private,
             Some((other, span)) => {
-                return refuse(span, format!("a kernel allocates workgroup or private memory, found `{other}`"));
+                return refuse(
+                    span,
+                    format!("a kernel allocates workgroup or private memory, found `{other}`"),
+                );
             }
-            None => return refuse(reader.span(), "`buffer.alloca` needs a memory space: workgroup or private"),
+            None => {
+                return refuse(
+                    reader.span(),
+                    "`buffer.alloca` needs a memory space: workgroup or private",
+                );
+            }
         };
         let align = match u64::try_from(align.0) {
             Ok(value) if value.is_power_of_two() && value <= 4096 => value,
-            _ => return refuse(align.1, format!("an alignment is a power of two from 1 to 4096, found {}", align.0)),
+            _ => {
+                return refuse(
+                    align.1,
+                    format!(
+                        "an alignment is a power of two from 1 to 4096, found {}",
+                        align.0
+                    ),
+                );
+            }
         };
         let bytes = match self.constant_of(bytes) {
             Some(bytes) => bytes,
             None if self.mode == Mode::Verify => 0,
-            None => return refuse(bytes_span, "the size of scratch must be constant once config is bound"),
+            None => {
+                return refuse(
+                    bytes_span,
+                    "the size of scratch must be constant once config is bound",
+                );
+            }
         };
-        let total = match space {
-            Space::Workgroup => &mut self.workgroup_bytes,
-            Space::Private => &mut self.private_bytes,
+        let (total, limit) = match space {
+            Space::Workgroup => (&mut self.workgroup_bytes, MAX_WORKGROUP_BYTES),
+            Space::Private => (&mut self.private_bytes, MAX_PRIVATE_BYTES),
         };
-        *total = total.next_multiple_of(align).saturating_add(bytes);
-        if *total > MAX_SCRATCH_BYTES {
-            let message = format!("scratch is at most {MAX_SCRATCH_BYTES} bytes in each space; with this it is {total}");
-            return refuse(bytes_span, message);
+        let sum = total.next_multiple_of(align).saturating_add(bytes);
+        if sum > limit {
+            return refuse(
+                bytes_span,
+                format!(
+                    "at most {limit} bytes may be allocated in this space; with this it is {sum}"
+                ),
+            );
         }
-        Ok(one(self.emit_here(OpKind::Alloca { space, align, bytes }, &[], Type::Buffer)))
+        *total = sum;
+        Ok(one(self.emit_here(
+            OpKind::Alloca {
+                space,
+                align,
+                bytes,
+            },
+            &[],
+            Type::Buffer,
+        )))
     }
 
     /// Promises about buffers: the results are the operands.
     fn assume_buffer(&mut self, reader: &mut Reader<'m>, op: &str) -> Built<Vec<Binding>> {
         let mut spaced = false;
         if op == "assume.memory_space" && reader.accept(Kind::Less) {
-            reader.choose(&format!("a memory space: {}", SPACES.join(", ")), |word| SPACES.contains(&word).then_some(()))?;
+            reader.choose(&format!("a memory space: {}", SPACES.join(", ")), |word| {
+                SPACES.contains(&word).then_some(())
+            })?;
             reader.expect(Kind::Greater)?;
             spaced = true;
         }
         let operands = self.operands(reader)?;
         for entry in reader.dictionary()? {
             let legal = match (op, entry.key, &entry.value) {
-                ("assume.alignment", "minimum_alignment", Attribute::Int(value)) => *value > 0 && value.count_ones() == 1,
+                ("assume.alignment", "minimum_alignment", Attribute::Int(value)) => {
+                    *value > 0 && value.count_ones() == 1
+                }
                 ("assume.memory_space", "memory_space", _) => !spaced && is_space(&entry),
                 _ => false,
             };
             if !legal {
-                return refuse(entry.value_span, format!("`{}` does not take this attribute value", reader.name()));
+                return refuse(
+                    entry.value_span,
+                    format!("`{}` does not take this attribute value", reader.name()),
+                );
             }
         }
         reader.expect(Kind::Colon)?;
         for (at, (operand, span)) in operands.iter().enumerate() {
             if *self.ty(*operand) != Type::Buffer {
-                return refuse(*span, format!("`{}`: expected a buffer, found {}", reader.name(), self.ty(*operand)));
+                return refuse(
+                    *span,
+                    format!(
+                        "`{}`: expected a buffer, found {}",
+                        reader.name(),
+                        self.ty(*operand)
+                    ),
+                );
             }
             // `same_root` names one type for its one result.
             if at > 0 && !reader.accept(Kind::Comma) {
@@ -205,8 +287,15 @@ impl<'m> Builder<'m> {
             self.typed(reader, *operand)?;
         }
         reader.end()?;
-        let results = if op == "assume.same_root" { &operands[..1] } else { &operands[..] };
-        Ok(results.iter().map(|(value, _)| Binding::Value(*value)).collect())
+        let results = if op == "assume.same_root" {
+            &operands[..1]
+        } else {
+            &operands[..]
+        };
+        Ok(results
+            .iter()
+            .map(|(value, _)| Binding::Value(*value))
+            .collect())
     }
 
     /// `view.*`.
@@ -230,11 +319,20 @@ impl<'m> Builder<'m> {
     }
 
     /// One index per dimension of the view, those that are known inside their extent.
-    fn view_indices(&mut self, reader: &mut Reader<'m>, view: &ViewType, span: Span) -> Built<Vec<ValueId>> {
+    fn view_indices(
+        &mut self,
+        reader: &mut Reader<'m>,
+        view: &ViewType,
+        span: Span,
+    ) -> Built<Vec<ValueId>> {
         let indices = self.indices(reader)?;
         if indices.len() != view.dims.len() {
-            let message =
-                format!("`{}`: {} indices for a view of rank {}", reader.name(), indices.len(), view.dims.len());
+            let message = format!(
+                "`{}`: {} indices for a view of rank {}",
+                reader.name(),
+                indices.len(),
+                view.dims.len()
+            );
             return refuse(span, message);
         }
         for ((index, span), dim) in indices.iter().zip(&view.dims) {
@@ -259,31 +357,61 @@ impl<'m> Builder<'m> {
     fn cache_hints(&self, reader: &mut Reader<'m>) -> Built<()> {
         for entry in reader.dictionary()? {
             if !CACHE_KEYS.contains(&entry.key) || !matches!(entry.value, Attribute::Word(_)) {
-                return refuse(entry.span, "legal here: `cache_scope` and `cache_temporal`, each a keyword");
+                return refuse(
+                    entry.span,
+                    "legal here: `cache_scope` and `cache_temporal`, each a keyword",
+                );
             }
         }
         Ok(())
     }
 
     /// A vector access covers the trailing axes of the view.
-    fn check_vector(&self, reader: &Reader<'m>, vector: &Type, view: &ViewType, span: Span) -> Built<()> {
+    fn check_vector(
+        &self,
+        reader: &Reader<'m>,
+        vector: &Type,
+        view: &ViewType,
+        span: Span,
+    ) -> Built<()> {
         let Type::Vector(VectorType { element, dims }) = vector else {
-            return refuse(span, format!("`{}`: expected a vector type, found {vector}", reader.name()));
+            return refuse(
+                span,
+                format!(
+                    "`{}`: expected a vector type, found {vector}",
+                    reader.name()
+                ),
+            );
         };
         if *element != view.element {
-            let message = format!("`{}`: elements are {element}, those of the view {}", reader.name(), view.element);
+            let message = format!(
+                "`{}`: elements are {element}, those of the view {}",
+                reader.name(),
+                view.element
+            );
             return refuse(span, message);
         }
         if dims.len() > view.dims.len() {
-            let message = format!("`{}`: a vector of rank {} in a view of rank {}", reader.name(), dims.len(), view.dims.len());
+            let message = format!(
+                "`{}`: a vector of rank {} in a view of rank {}",
+                reader.name(),
+                dims.len(),
+                view.dims.len()
+            );
             return refuse(span, message);
         }
         let trailing = &view.dims[view.dims.len() - dims.len()..];
         for (lanes, extent) in dims.iter().zip(trailing) {
-            if let (Some(lanes), Some(extent)) = (lanes.constant(), extent.constant()) {
-                if lanes > extent {
-                    return refuse(span, format!("`{}`: {lanes} lanes along an extent of {extent}", reader.name()));
-                }
+            if let (Some(lanes), Some(extent)) = (lanes.constant(), extent.constant())
+                && lanes > extent
+            {
+                return refuse(
+                    span,
+                    format!(
+                        "`{}`: {lanes} lanes along an extent of {extent}",
+                        reader.name()
+                    ),
+                );
             }
         }
         Ok(())
@@ -304,7 +432,10 @@ impl<'m> Builder<'m> {
         if vector {
             self.check_vector(reader, &result, &ty, span)?;
         } else if result != Type::Scalar(ty.element) {
-            return refuse(span, format!("`view.load`: elements are {}, found {result}", ty.element));
+            return refuse(
+                span,
+                format!("`view.load`: elements are {}, found {result}", ty.element),
+            );
         }
         let mut operands = vec![view];
         operands.extend(indices);
@@ -329,7 +460,10 @@ impl<'m> Builder<'m> {
             self.check_vector(reader, self.ty(value), &ty, value_span)?;
         } else if *self.ty(value) != Type::Scalar(ty.element) {
             let found = self.ty(value);
-            return refuse(value_span, format!("`view.store`: elements are {}, found {found}", ty.element));
+            return refuse(
+                value_span,
+                format!("`view.store`: elements are {}, found {found}", ty.element),
+            );
         }
         let mut operands = vec![value, view];
         operands.extend(indices);
@@ -337,10 +471,23 @@ impl<'m> Builder<'m> {
         Ok(Vec::new())
     }
 
-    fn check_mask(&self, reader: &Reader<'m>, mask: ValueId, span: Span, vector: &Type) -> Built<()> {
+    fn check_mask(
+        &self,
+        reader: &Reader<'m>,
+        mask: ValueId,
+        span: Span,
+        vector: &Type,
+    ) -> Built<()> {
         let expected = with_element(vector, ScalarType::I1);
         if *self.ty(mask) != expected {
-            return refuse(span, format!("`{}`: the mask is {expected}, found {}", reader.name(), self.ty(mask)));
+            return refuse(
+                span,
+                format!(
+                    "`{}`: the mask is {expected}, found {}",
+                    reader.name(),
+                    self.ty(mask)
+                ),
+            );
         }
         Ok(())
     }
@@ -412,13 +559,21 @@ impl<'m> Builder<'m> {
         };
         reader.end()?;
         if result.element != ty.element || result.dims.len() != ty.dims.len() {
-            let message = format!("`view.subview` keeps element type and rank, found {} to {}", Type::View(ty), Type::View(result));
+            let message = format!(
+                "`view.subview` keeps element type and rank, found {} to {}",
+                Type::View(ty),
+                Type::View(result)
+            );
             return refuse(span, message);
         }
         result.strides = ty.strides;
         let mut operands = vec![view];
         operands.extend(indices);
-        Ok(one(self.emit(OpKind::Subview, &operands, Type::View(result))))
+        Ok(one(self.emit(
+            OpKind::Subview,
+            &operands,
+            Type::View(result),
+        )))
     }
 
     /// `%v : view -> view`: other extents for the same bytes.
@@ -441,7 +596,11 @@ impl<'m> Builder<'m> {
             );
             return refuse(span, message);
         }
-        result.strides = if dense { self.dense_strides(&result.dims)? } else { ty.strides };
+        result.strides = if dense {
+            self.dense_strides(&result.dims)?
+        } else {
+            ty.strides
+        };
         Ok(one(self.emit(OpKind::Refine, &[view], Type::View(result))))
     }
 }

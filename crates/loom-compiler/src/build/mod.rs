@@ -102,14 +102,21 @@ pub(crate) struct Builder<'m> {
 
 impl<'m> Builder<'m> {
     /// Nothing built yet.
-    pub(crate) fn new(module: &'m Module, config: &'m BTreeMap<String, String>, mode: Mode) -> Self {
+    pub(crate) fn new(
+        module: &'m Module,
+        config: &'m BTreeMap<String, String>,
+        mode: Mode,
+    ) -> Self {
         Self {
             diagnostics: Diagnostics::new(&module.name),
             module,
             config,
             mode,
             place: Place::Device,
-            body: Body { values: Vec::new(), blocks: vec![Block::default()] },
+            body: Body {
+                values: Vec::new(),
+                blocks: vec![Block::default()],
+            },
             block: Body::ENTRY,
             names: Names::default(),
             constants: HashMap::new(),
@@ -131,7 +138,13 @@ impl<'m> Builder<'m> {
 
     /// Forgets the body built so far, to build another.
     fn take_body(&mut self) -> Body {
-        let mut body = std::mem::replace(&mut self.body, Body { values: Vec::new(), blocks: vec![Block::default()] });
+        let mut body = std::mem::replace(
+            &mut self.body,
+            Body {
+                values: Vec::new(),
+                blocks: vec![Block::default()],
+            },
+        );
         self.block = Body::ENTRY;
         self.names = Names::default();
         self.constants.clear();
@@ -203,8 +216,21 @@ impl<'m> Builder<'m> {
 
     // Ops.
 
-    fn push(&mut self, kind: OpKind, operands: &[ValueId], results: Vec<ValueId>, blocks: Vec<BlockId>) {
-        let op = Op { kind, operands: operands.to_vec(), results, blocks, flags: self.flags, span: self.span };
+    fn push(
+        &mut self,
+        kind: OpKind,
+        operands: &[ValueId],
+        results: Vec<ValueId>,
+        blocks: Vec<BlockId>,
+    ) {
+        let op = Op {
+            kind,
+            operands: operands.to_vec(),
+            results,
+            blocks,
+            flags: self.flags,
+            span: self.span,
+        };
         self.body.blocks[self.block.index()].ops.push(op);
     }
 
@@ -216,7 +242,11 @@ impl<'m> Builder<'m> {
             Some(Folded::Op(kind, operands)) => return self.emit(kind, &operands, ty),
             None => {}
         }
-        let known = Known { kind: kind.clone(), operands: operands.to_vec(), ty };
+        let known = Known {
+            kind: kind.clone(),
+            operands: operands.to_vec(),
+            ty,
+        };
         if let Some(value) = self.known.get(&known) {
             return *value;
         }
@@ -244,7 +274,10 @@ impl<'m> Builder<'m> {
         for argument in &arguments {
             self.home[argument.index()] = id;
         }
-        self.body.blocks.push(Block { arguments, ops: Vec::new() });
+        self.body.blocks.push(Block {
+            arguments,
+            ops: Vec::new(),
+        });
         let outer = std::mem::replace(&mut self.block, id);
         self.open.push(id);
         let mark = self.known_log.len();
@@ -269,10 +302,16 @@ impl<'m> Builder<'m> {
         match self.names.get(name) {
             Some(Binding::Value(value)) => Ok(*value),
             Some(Binding::Reported) => Err(Refusal::Reported),
-            Some(Binding::Layout(_)) => {
-                refuse(span, format!("`%{name}` is a layout; expected a scalar, vector, buffer or view"))
-            }
-            None => refuse(span, format!("`%{name}` is not defined here; a use must follow its definition, in the same or an enclosing region")),
+            Some(Binding::Layout(_)) => refuse(
+                span,
+                format!("`%{name}` is a layout; expected a scalar, vector, buffer or view"),
+            ),
+            None => refuse(
+                span,
+                format!(
+                    "`%{name}` is not defined here; a use must follow its definition, in the same or an enclosing region"
+                ),
+            ),
         }
     }
 
@@ -316,19 +355,31 @@ impl<'m> Builder<'m> {
     }
 
     /// The value must be a scalar of this type.
-    fn require(&self, reader: &Reader<'m>, value: ValueId, span: Span, ty: ScalarType) -> Built<()> {
+    fn require(
+        &self,
+        reader: &Reader<'m>,
+        value: ValueId,
+        span: Span,
+        ty: ScalarType,
+    ) -> Built<()> {
         if *self.ty(value) == Type::Scalar(ty) {
             return Ok(());
         }
         let found = self.ty(value);
-        refuse(span, format!("`{}`: expected a value of type {ty}, found {found}", reader.name()))
+        refuse(
+            span,
+            format!(
+                "`{}`: expected a value of type {ty}, found {found}",
+                reader.name()
+            ),
+        )
     }
 
     // One op.
 
     /// Reads, verifies and emits `op`; a refusal is reported.
     fn op(&mut self, op: &'m syntax::Op) {
-        if self.diagnostics.is_full() {
+        if self.diagnostics.is_full() || self.built > MAX_OPS {
             return;
         }
         let mut reader = self.reader(op);
@@ -336,8 +387,10 @@ impl<'m> Builder<'m> {
         self.flags = Flags::default();
         self.built += 1;
         let built = if self.built > MAX_OPS {
-            self.built = 0;
-            refuse(self.span, format!("the kernel has more than {MAX_OPS} ops once its calls are inlined"))
+            refuse(
+                self.span,
+                format!("the kernel has more than {MAX_OPS} ops once its calls are inlined"),
+            )
         } else {
             self.results(&mut reader)
         };
@@ -361,13 +414,20 @@ impl<'m> Builder<'m> {
         let mut results = results.into_iter();
         for token in &op.results {
             let binding = results.next().unwrap_or(Binding::Reported);
-            self.define(&reader.text_at(*token)[1..], self.module.tokens[*token as usize].span, binding);
+            self.define(
+                &reader.text_at(*token)[1..],
+                self.module.tokens[*token as usize].span,
+                binding,
+            );
         }
     }
 
     fn define(&mut self, name: &'m str, span: Span, binding: Binding) {
         if !self.names.define(name, binding) {
-            self.report(Refusal::At(span, format!("`%{name}` is already defined in this region")));
+            self.report(Refusal::At(
+                span,
+                format!("`%{name}` is already defined in this region"),
+            ));
         }
     }
 
@@ -383,19 +443,33 @@ impl<'m> Builder<'m> {
             "func" => self.func_op(reader, op),
             "config" => self.config_op(reader, op),
             "encoding" => self.encoding_op(reader, op),
-            "buffer" | "view" if self.place == Place::Launch => {
-                refuse(reader.span(), format!("`{name}`: the launch-config region has no memory; legal: index, scalar, scf, config, func.call"))
-            }
+            "buffer" | "view" if self.place == Place::Launch => refuse(
+                reader.span(),
+                format!(
+                    "`{name}`: the launch-config region has no memory; legal: index, scalar, scf, config, func.call"
+                ),
+            ),
             "buffer" => self.buffer_op(reader, op),
             "view" => self.view_op(reader, op),
             "kernel" | "target" => self.kernel_op(reader, op),
-            _ => refuse(reader.span(), format!("`{name}` is no op of a kernel; legal families: index, scalar, vector, scf, func, config, encoding, buffer, view, kernel")),
+            _ => refuse(
+                reader.span(),
+                format!(
+                    "`{name}` is no op of a kernel; legal families: index, scalar, vector, scf, func, config, encoding, buffer, view, kernel"
+                ),
+            ),
         }
     }
 
     /// The refusal of an op that its family does not have, or that is not compiled here.
     fn unknown<T>(&self, reader: &Reader<'m>, legal: &str) -> Built<T> {
-        refuse(reader.span(), format!("`{}` is not an op that is compiled here; legal: {legal}", reader.name()))
+        refuse(
+            reader.span(),
+            format!(
+                "`{}` is not an op that is compiled here; legal: {legal}",
+                reader.name()
+            ),
+        )
     }
 }
 

@@ -17,7 +17,9 @@
 
 use crate::eval;
 use crate::ir::Span;
-use crate::ops::{Binary, Classify, Combine, Convert, FloatPredicate, IntPredicate, ShuffleMode, Ternary, Unary};
+use crate::ops::{
+    Binary, Classify, Combine, Convert, FloatPredicate, IntPredicate, ShuffleMode, Ternary, Unary,
+};
 use crate::types::ScalarType;
 
 /// A scalar of the program: an index into its slots, each 64 bits.
@@ -164,7 +166,13 @@ impl Op {
             | Self::CompareF(_, ty)
             | Self::Classify(_, ty)
             | Self::Convert(_, ty, _) => ty,
-            Self::Select(ty) => if at == 0 { ScalarType::I1 } else { ty },
+            Self::Select(ty) => {
+                if at == 0 {
+                    ScalarType::I1
+                } else {
+                    ty
+                }
+            }
         }
     }
 
@@ -178,7 +186,13 @@ impl Op {
             Self::CompareI(predicate, ty) => eval::compare_int(predicate, ty, a, b).into(),
             Self::CompareF(predicate, ty) => eval::compare_float(predicate, ty, a, b).into(),
             Self::Classify(class, ty) => eval::classify(class, ty, a).into(),
-            Self::Select(_) => if a & 1 == 1 { b } else { c },
+            Self::Select(_) => {
+                if a & 1 == 1 {
+                    b
+                } else {
+                    c
+                }
+            }
             Self::Convert(convert, source, target) => eval::convert(convert, source, target, a),
         }
     }
@@ -186,7 +200,11 @@ impl Op {
     /// The type of the result.
     pub const fn result(self) -> ScalarType {
         match self {
-            Self::Move(ty) | Self::Unary(_, ty) | Self::Binary(_, ty) | Self::Ternary(_, ty) | Self::Select(ty) => ty,
+            Self::Move(ty)
+            | Self::Unary(_, ty)
+            | Self::Binary(_, ty)
+            | Self::Ternary(_, ty)
+            | Self::Select(ty) => ty,
             Self::CompareI(..) | Self::CompareF(..) | Self::Classify(..) => ScalarType::I1,
             Self::Convert(_, _, ty) => ty,
         }
