@@ -7,7 +7,7 @@ use lanes_core::lanes::{Capacity, LanedModel, RowId, SeatRows};
 use lanes_core::plan::{Access, Argument, Command, Plan, Region, Scalar, Storage};
 use lanes_core::planned::PlannedModel;
 use lanes_core::{DType, Scope, Signature, StateKind, StateSpec};
-use loom_compiler::{CpuImage, Module, tile};
+use loom_compiler::{CpuImage, compile_cpu};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -52,11 +52,8 @@ kernel.def export("mix") @mix(%seats: index) {{
 }
 
 fn image(shift: usize) -> CpuImage {
-    let module = Module::parse("mix.loom", &text(shift)).unwrap_or_else(|error| panic!("{error}"));
-    let kernel = module
-        .specialise("mix", &BTreeMap::new())
-        .unwrap_or_else(|error| panic!("{error}"));
-    tile::compile(&kernel).expect("the kernel compiles")
+    compile_cpu("mix.loom", &text(shift), "mix", &BTreeMap::new())
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// `y = x * w + x` on a turn-wide `w`, and `h' = y`.

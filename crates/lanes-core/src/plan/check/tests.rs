@@ -140,8 +140,7 @@ kernel.def export("add") @add(%seats: index) {
   kernel.return
 }
 "#;
-    let module = loom_compiler::Module::parse("add.loom", text).unwrap();
-    loom_compiler::tile::compile(&module.specialise("add", &BTreeMap::new()).unwrap()).unwrap()
+    loom_compiler::compile_cpu("add.loom", text, "add", &BTreeMap::new()).unwrap()
 }
 
 /// `add` on three buffers: the first uses, then the output, which is what lets it store.
