@@ -10,63 +10,27 @@ use std::sync::Arc;
 use std::time::Instant;
 
 fn main() {
-    let threads = std::env::args()
-        .nth(1)
-        .and_then(|arg| arg.parse().ok())
-        .unwrap_or(1);
+    let threads = std::env::args().nth(1).and_then(|arg| arg.parse().ok()).unwrap_or(1);
     for (moves, bytes) in [(40, 64), (40, 4096)] {
-        let port = |name: &str| Port {
-            name: name.into(),
-            dtype: DType::U8,
-            shape: vec![bytes],
-            scope: Scope::Seat,
-        };
-        let signature = Signature {
-            name: "moves".into(),
-            inputs: vec![port("x")],
-            outputs: vec![port("y")],
-            states: vec![],
-        };
-        let mut plan = Plan {
-            name: "moves".into(),
-            ..Plan::default()
-        };
+        let port = |name: &str| Port { name: name.into(), dtype: DType::U8, shape: vec![bytes], scope: Scope::Seat };
+        let signature =
+            Signature { name: "moves".into(), inputs: vec![port("x")], outputs: vec![port("y")], states: vec![] };
+        let mut plan = Plan { name: "moves".into(), ..Plan::default() };
         let whole = Region::contiguous(0, bytes);
         let mut from = plan.storage(Storage::Input { port: 0, bytes });
         for _ in 1..moves {
             let to = plan.storage(Storage::Scratch { bytes });
-            plan.commands.push(Command::Copy {
-                from: (from, whole),
-                to: (to, whole),
-            });
+            plan.commands.push(Command::Copy { from: (from, whole), to: (to, whole) });
             from = to;
         }
         let to = plan.storage(Storage::Output { port: 0, bytes });
-        plan.commands.push(Command::Copy {
-            from: (from, whole),
-            to: (to, whole),
-        });
+        plan.commands.push(Command::Copy { from: (from, whole), to: (to, whole) });
         for seats in [1u32, 32, 64, 256, 1024] {
-            let device = CpuDevice::open(CpuOptions {
-                threads: Some(threads),
-                budget: None,
-            });
+            let device = CpuDevice::open(CpuOptions { threads: Some(threads), budget: None });
             let device = Arc::new(device.expect("threads start"));
-            let mut model =
-                PlannedModel::new(device, plan.clone(), signature.clone()).expect("the plan fits");
-            model
-                .prepare(Capacity {
-                    rows: 1,
-                    max_seats: seats,
-                })
-                .expect("it is prepared");
-            let turn = vec![
-                SeatRows {
-                    read: RowId(0),
-                    write: RowId(0)
-                };
-                seats as usize
-            ];
+            let mut model = PlannedModel::new(device, plan.clone(), signature.clone()).expect("the plan fits");
+            model.prepare(Capacity { rows: 1, max_seats: seats }).expect("it is prepared");
+            let turn = vec![SeatRows { read: RowId(0), write: RowId(0) }; seats as usize];
             let turns = 20_000_000 / (moves * (100 + seats as usize * bytes / 8));
             let mut run = |turns: usize| {
                 let start = Instant::now();

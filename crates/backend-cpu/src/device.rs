@@ -7,8 +7,8 @@ use crate::plan::{CpuExecutable, CpuSlot, prepare};
 use crate::pool::Pool;
 use crate::queue;
 use lanes_core::device::{
-    Budget, Buffer, Capabilities, Completion, Device, DeviceError, Executable, MemoryReport,
-    Outcome, Placement, PrepareOptions, Purpose, RowOp, Slot, StateRows, TurnRows,
+    Budget, Buffer, Capabilities, Completion, Device, DeviceError, Executable, MemoryReport, Outcome, Placement,
+    PrepareOptions, Purpose, RowOp, Slot, StateRows, TurnRows,
 };
 use lanes_core::lanes::RowId;
 use lanes_core::plan::Checked;
@@ -42,13 +42,9 @@ impl CpuDevice {
     /// starts no more.
     pub fn open(options: CpuOptions) -> Result<Self, DeviceError> {
         static OPENED: AtomicU64 = AtomicU64::new(0);
-        let threads = options
-            .threads
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         if threads == 0 {
-            return Err(DeviceError::Invalid {
-                what: "0 threads, and a turn takes at least 1".into(),
-            });
+            return Err(DeviceError::Invalid { what: "0 threads, and a turn takes at least 1".into() });
         }
         let pool = Pool::new(threads).map_err(|error| no_threads(threads, &error))?;
         let capabilities = Capabilities {
@@ -64,13 +60,7 @@ impl CpuDevice {
             atomics_64: true,
         };
         let id = DeviceId(OPENED.fetch_add(1, Ordering::Relaxed));
-        Ok(Self {
-            id,
-            options,
-            capabilities,
-            budget: Budget::new(options.budget),
-            pool,
-        })
+        Ok(Self { id, options, capabilities, budget: Budget::new(options.budget), pool })
     }
 
     /// Threads that a turn may use, the caller's among them.
@@ -92,10 +82,7 @@ impl CpuDevice {
     }
 
     fn own(&self, buffer: &Buffer) -> Result<Arc<CpuBuffer>, DeviceError> {
-        buffer
-            .object::<CpuBuffer>()
-            .filter(|buffer| buffer.device == self.id)
-            .ok_or_else(|| foreign("buffer"))
+        buffer.object::<CpuBuffer>().filter(|buffer| buffer.device == self.id).ok_or_else(|| foreign("buffer"))
     }
 }
 
@@ -104,26 +91,12 @@ impl Device for CpuDevice {
         &self.capabilities
     }
 
-    fn allocate(
-        &self,
-        what: &str,
-        purpose: Purpose,
-        placement: Placement,
-        bytes: u64,
-    ) -> Result<Buffer, DeviceError> {
-        let len = usize::try_from(bytes)
-            .ok()
-            .filter(|&len| len <= isize::MAX as usize);
+    fn allocate(&self, what: &str, purpose: Purpose, placement: Placement, bytes: u64) -> Result<Buffer, DeviceError> {
+        let len = usize::try_from(bytes).ok().filter(|&len| len <= isize::MAX as usize);
         let len = len.ok_or_else(|| too_large(what.to_string(), bytes))?;
         let charge = self.budget.charge(purpose, what, bytes)?;
         let (memory, turnstile) = (Bytes::zeroed(what, len)?, Turnstile::default());
-        Ok(Buffer::new(Arc::new(CpuBuffer {
-            memory,
-            turnstile,
-            device: self.id,
-            placement,
-            _charge: charge,
-        })))
+        Ok(Buffer::new(Arc::new(CpuBuffer { memory, turnstile, device: self.id, placement, _charge: charge })))
     }
 
     fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
@@ -146,21 +119,13 @@ impl Device for CpuDevice {
         Ok(Completion::ready(Ok(Outcome::default())))
     }
 
-    fn prepare(
-        &self,
-        plan: &Checked<'_>,
-        options: &PrepareOptions<'_>,
-    ) -> Result<Executable, DeviceError> {
+    fn prepare(&self, plan: &Checked<'_>, options: &PrepareOptions<'_>) -> Result<Executable, DeviceError> {
         Ok(Executable::new(Arc::new(prepare(self, plan, options)?)))
     }
 
     fn lease(&self, executable: &Executable) -> Result<Slot, DeviceError> {
-        let executable = executable
-            .object::<CpuExecutable>()
-            .filter(|executable| executable.device == self.id);
-        Ok(Slot::new(Box::new(CpuSlot::lease(
-            executable.ok_or_else(|| foreign("executable"))?,
-        )?)))
+        let executable = executable.object::<CpuExecutable>().filter(|executable| executable.device == self.id);
+        Ok(Slot::new(Box::new(CpuSlot::lease(executable.ok_or_else(|| foreign("executable"))?)?)))
     }
 
     fn submit(
@@ -170,34 +135,20 @@ impl Device for CpuDevice {
         turn: TurnRows<'_>,
         after: &[Completion],
     ) -> Result<Completion, DeviceError> {
-        let asked = executable
-            .object::<CpuExecutable>()
-            .filter(|executable| executable.device == self.id);
+        let asked = executable.object::<CpuExecutable>().filter(|executable| executable.device == self.id);
         let asked = asked.ok_or_else(|| foreign("executable"))?;
-        let slot = slot
-            .object_mut::<CpuSlot>()
-            .ok_or_else(|| foreign("slot"))?;
+        let slot = slot.object_mut::<CpuSlot>().ok_or_else(|| foreign("slot"))?;
         let (executable, memory) = slot.memory();
         if !Arc::ptr_eq(executable, &asked) {
-            return Err(DeviceError::Invalid {
-                what: "this slot is of another executable".into(),
-            });
+            return Err(DeviceError::Invalid { what: "this slot is of another executable".into() });
         }
-        if turn.capacity() != executable.capacity
-            || !(turn.rows_checked() || executable.states.is_empty())
-        {
-            let what = format!(
-                "a turn checked for {:?}, on a plan of {:?}",
-                turn.capacity(),
-                executable.capacity
-            );
+        if turn.capacity() != executable.capacity || !(turn.rows_checked() || executable.states.is_empty()) {
+            let what = format!("a turn checked for {:?}, on a plan of {:?}", turn.capacity(), executable.capacity);
             return Err(DeviceError::Invalid { what });
         }
         for earlier in after {
             if let Err(cause) = earlier.wait() {
-                return Ok(Completion::ready(Err(DeviceError::Upstream(Arc::new(
-                    cause,
-                )))));
+                return Ok(Completion::ready(Err(DeviceError::Upstream(Arc::new(cause)))));
             }
         }
         let _entered = Entered::all(&executable.entered);
@@ -207,11 +158,7 @@ impl Device for CpuDevice {
     }
 
     fn memory(&self) -> MemoryReport {
-        MemoryReport {
-            used: self.budget.used(),
-            budget: self.budget.limit(),
-            total: self.capabilities.memory_bytes,
-        }
+        MemoryReport { used: self.budget.used(), budget: self.budget.limit(), total: self.capabilities.memory_bytes }
     }
 
     fn health(&self) -> Result<(), DeviceError> {
@@ -227,26 +174,13 @@ impl Device for CpuDevice {
 /// What Linux calls the processor, elsewhere its architecture.
 fn cpu_name() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    name.map_or_else(
-        || std::env::consts::ARCH.to_string(),
-        |(_, name)| name.trim().to_string(),
-    )
+    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
 }
 
 /// The machine's memory, where Linux says so.
 fn memory_bytes() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let total = info
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
-    total
-        .trim()
-        .strip_suffix("kB")?
-        .trim()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

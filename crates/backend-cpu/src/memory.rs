@@ -27,17 +27,11 @@ unsafe impl Sync for Bytes {}
 impl Bytes {
     /// `len` zeroed bytes for `what`.
     pub fn zeroed(what: &str, len: usize) -> Result<Self, DeviceError> {
-        let out_of_memory = || DeviceError::OutOfMemory {
-            what: what.to_string(),
-            asked: len as u64,
-        };
+        let out_of_memory = || DeviceError::OutOfMemory { what: what.to_string(), asked: len as u64 };
         let layout = Layout::from_size_align(len, ALIGN).map_err(|_| out_of_memory())?;
         if len == 0 {
             // Not null and aligned; never read.
-            return Ok(Self {
-                base: NonNull::<Line>::dangling().cast(),
-                layout,
-            });
+            return Ok(Self { base: NonNull::<Line>::dangling().cast(), layout });
         }
         // SAFETY: the size is not zero.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(out_of_memory)?;
@@ -80,10 +74,7 @@ impl Turnstile {
     pub fn enter(&self) {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         while *taken {
-            taken = self
-                .left
-                .wait(taken)
-                .unwrap_or_else(PoisonError::into_inner);
+            taken = self.left.wait(taken).unwrap_or_else(PoisonError::into_inner);
         }
         *taken = true;
     }
@@ -137,16 +128,11 @@ impl Drop for Entered<'_> {
 impl CpuBuffer {
     /// `offset .. offset + len`, if it lies in the buffer.
     fn range(&self, offset: u64, len: usize) -> Result<usize, DeviceError> {
-        let start = usize::try_from(offset).ok().filter(|start| {
-            start
-                .checked_add(len)
-                .is_some_and(|end| end <= self.memory.len())
-        });
+        let start = usize::try_from(offset)
+            .ok()
+            .filter(|start| start.checked_add(len).is_some_and(|end| end <= self.memory.len()));
         start.ok_or_else(|| DeviceError::Invalid {
-            what: format!(
-                "{len} bytes from byte {offset} on of a buffer of {} bytes",
-                self.memory.len()
-            ),
+            what: format!("{len} bytes from byte {offset} on of a buffer of {} bytes", self.memory.len()),
         })
     }
 
@@ -156,12 +142,7 @@ impl CpuBuffer {
         self.turnstile.enter();
         // SAFETY: `range` keeps it in the allocation, the turnstile keeps everyone else out, and a slice of the caller
         // cannot overlap memory that is only ever reached by pointer.
-        unsafe {
-            self.memory
-                .base()
-                .add(start)
-                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
-        };
+        unsafe { self.memory.base().add(start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         self.turnstile.leave();
         Ok(())
     }
@@ -171,10 +152,7 @@ impl CpuBuffer {
         let start = self.range(offset, into.len())?;
         self.turnstile.enter();
         // SAFETY: as in `write`.
-        unsafe {
-            into.as_mut_ptr()
-                .copy_from_nonoverlapping(self.memory.base().add(start), into.len())
-        };
+        unsafe { into.as_mut_ptr().copy_from_nonoverlapping(self.memory.base().add(start), into.len()) };
         self.turnstile.leave();
         Ok(())
     }
@@ -184,12 +162,7 @@ impl CpuBuffer {
         let (from, to) = (self.range(from, len)?, self.range(to, len)?);
         self.turnstile.enter();
         // SAFETY: as in `write`; `copy` allows the two to overlap.
-        unsafe {
-            self.memory
-                .base()
-                .add(to)
-                .copy_from(self.memory.base().add(from), len)
-        };
+        unsafe { self.memory.base().add(to).copy_from(self.memory.base().add(from), len) };
         self.turnstile.leave();
         Ok(())
     }

@@ -14,12 +14,7 @@ impl Runs {
     pub fn joined(self) -> Self {
         if self.rows > 1 && self.from_stride == self.row_bytes && self.to_stride == self.row_bytes {
             let row_bytes = self.row_bytes * self.rows;
-            Self {
-                row_bytes,
-                rows: 1,
-                from_stride: row_bytes,
-                to_stride: row_bytes,
-            }
+            Self { row_bytes, rows: 1, from_stride: row_bytes, to_stride: row_bytes }
         } else {
             self
         }
@@ -42,10 +37,7 @@ impl Runs {
                 32 => self.fixed::<32>(from, to),
                 bytes => {
                     for row in 0..self.rows {
-                        let (from, to) = (
-                            from.add(row * self.from_stride),
-                            to.add(row * self.to_stride),
-                        );
+                        let (from, to) = (from.add(row * self.from_stride), to.add(row * self.to_stride));
                         to.copy_from_nonoverlapping(from, bytes);
                     }
                 }
@@ -73,21 +65,11 @@ impl Runs {
 ///
 /// # Safety
 /// All runs at `to` may be written; `row_bytes` is a multiple of 4.
-pub(crate) unsafe fn fill(
-    to: *mut u8,
-    row_bytes: usize,
-    stride: usize,
-    rows: usize,
-    pattern: [u8; 4],
-) {
+pub(crate) unsafe fn fill(to: *mut u8, row_bytes: usize, stride: usize, rows: usize, pattern: [u8; 4]) {
     for row in 0..rows {
         for at in 0..row_bytes / 4 {
             // SAFETY: the caller's promise covers every run; arrays of bytes need no alignment.
-            unsafe {
-                to.add(row * stride + at * 4)
-                    .cast::<[u8; 4]>()
-                    .write(pattern)
-            };
+            unsafe { to.add(row * stride + at * 4).cast::<[u8; 4]>().write(pattern) };
         }
     }
 }

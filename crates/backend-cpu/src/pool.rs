@@ -62,20 +62,11 @@ impl Pool {
             panic: Mutex::new(None),
         });
         // From here on, an error drops the pool, and that ends the threads that did start.
-        let mut pool = Self {
-            shared,
-            workers: Vec::new(),
-            one_job: Mutex::new(()),
-            handed: AtomicU64::new(0),
-        };
+        let mut pool = Self { shared, workers: Vec::new(), one_job: Mutex::new(()), handed: AtomicU64::new(0) };
         for worker in 0..pool.shared.posts.len() {
             let shared = Arc::clone(&pool.shared);
             let name = format!("lanes-cpu-{}", worker + 1);
-            pool.workers.push(
-                thread::Builder::new()
-                    .name(name)
-                    .spawn(move || shared.work(worker))?,
-            );
+            pool.workers.push(thread::Builder::new().name(name).spawn(move || shared.work(worker))?);
         }
         Ok(pool)
     }
@@ -93,11 +84,7 @@ impl Pool {
     /// Runs `part(0)` to `part(parts - 1)`, each on a thread of its own unless the pool is taken, and returns when all
     /// have ended; `Err` is what the first part that panicked said. `parts` is at most [`threads`](Self::threads).
     pub fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) -> Result<(), String> {
-        assert!(
-            parts <= self.threads(),
-            "{parts} parts on {} threads",
-            self.threads()
-        );
+        assert!(parts <= self.threads(), "{parts} parts on {} threads", self.threads());
         let taken = if parts < 2 {
             None
         } else {
@@ -108,9 +95,8 @@ impl Pool {
             }
         };
         if taken.is_none() {
-            return (0..parts).try_for_each(|at| {
-                catch_unwind(AssertUnwindSafe(|| part(at))).map_err(|panic| said(&*panic))
-            });
+            return (0..parts)
+                .try_for_each(|at| catch_unwind(AssertUnwindSafe(|| part(at))).map_err(|panic| said(&*panic)));
         }
         self.handed.fetch_add(parts as u64 - 1, Ordering::Relaxed);
         let shared = &*self.shared;
@@ -128,11 +114,7 @@ impl Pool {
             shared.panicked(0, &*panic);
         }
         wait(|| shared.pending.load(Ordering::Acquire) == 0);
-        let panic = shared
-            .panic
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         panic.map_or(Ok(()), |(_, said)| Err(said))
     }
 }
@@ -144,9 +126,7 @@ impl Drop for Pool {
             worker.thread().unpark();
         }
         // A worker catches every panic, so there is none to pass on.
-        self.workers
-            .drain(..)
-            .for_each(|worker| drop(worker.join()));
+        self.workers.drain(..).for_each(|worker| drop(worker.join()));
     }
 }
 
@@ -183,10 +163,7 @@ impl Shared {
 
 /// What a panic said, as far as it is text.
 fn said(panic: &(dyn Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("panicked: {}", text.unwrap_or("without a message"))
 }
 
@@ -214,14 +191,8 @@ mod tests {
             for round in 0..if cfg!(miri) { 20 } else { 2000 } {
                 let parts = round % threads + 1;
                 let ran: Vec<_> = (0..parts).map(|_| Mutex::new(Vec::new())).collect();
-                pool.run(parts, &|part| {
-                    ran[part].lock().unwrap().push(thread::current().id())
-                })
-                .unwrap();
-                let mut ran: Vec<_> = ran
-                    .into_iter()
-                    .map(|part| part.into_inner().unwrap())
-                    .collect();
+                pool.run(parts, &|part| ran[part].lock().unwrap().push(thread::current().id())).unwrap();
+                let mut ran: Vec<_> = ran.into_iter().map(|part| part.into_inner().unwrap()).collect();
                 assert!(ran.iter().all(|part| part.len() == 1));
                 assert_eq!(ran[0], [thread::current().id()]);
                 ran.sort_by_key(|part| format!("{part:?}"));
@@ -244,16 +215,11 @@ mod tests {
     fn a_panic_is_told_and_the_pool_goes_on() {
         let pool = Pool::new(3).unwrap();
         for bad in 0..3 {
-            let error = pool
-                .run(3, &|part| assert!(part < bad, "part {part} broke"))
-                .unwrap_err();
+            let error = pool.run(3, &|part| assert!(part < bad, "part {part} broke")).unwrap_err();
             assert_eq!(error, format!("panicked: part {bad} broke"));
         }
         pool.run(3, &|_| {}).unwrap();
-        assert_eq!(
-            pool.run(1, &|_| panic!("alone")).unwrap_err(),
-            "panicked: alone"
-        );
+        assert_eq!(pool.run(1, &|_| panic!("alone")).unwrap_err(), "panicked: alone");
     }
 
     #[test]

@@ -34,15 +34,8 @@ impl Cut {
         let worth = (seats.saturating_mul(seat_ns) / THREAD_NS).min(seats / THREAD_SEATS_MIN);
         let threads = threads.min(worth).max(1);
         // As few chunks as hold all seats and, where there are seats enough, the same number for every thread.
-        let chunks = seats
-            .div_ceil(chunk_seats)
-            .next_multiple_of(threads)
-            .min(seats);
-        Self {
-            seats,
-            chunks,
-            threads,
-        }
+        let chunks = seats.div_ceil(chunk_seats).next_multiple_of(threads).min(seats);
+        Self { seats, chunks, threads }
     }
 
     /// The seats of each chunk that `thread` runs.
@@ -65,17 +58,8 @@ pub(crate) unsafe fn run(
     turn: TurnRows<'_>,
 ) -> Result<(), DeviceError> {
     let seats = turn.seats();
-    let cut = Cut::new(
-        seats.len(),
-        pool.threads(),
-        executable.chunk_seats,
-        executable.seat_ns,
-    );
-    let SlotMemory {
-        inputs,
-        outputs,
-        threads,
-    } = memory;
+    let cut = Cut::new(seats.len(), pool.threads(), executable.chunk_seats, executable.seat_ns);
+    let SlotMemory { inputs, outputs, threads } = memory;
     threads.iter_mut().for_each(|thread| thread.fault = None);
     let apart = Apart(threads.as_mut_ptr());
     let ran = pool.run(cut.threads, &|part| {
@@ -95,10 +79,7 @@ pub(crate) unsafe fn run(
         }
     });
     ran.map_err(|said| crate::error::panicked(&executable.name, said))?;
-    threads
-        .iter_mut()
-        .find_map(|thread| thread.fault.take())
-        .map_or(Ok(()), Err)
+    threads.iter_mut().find_map(|thread| thread.fault.take()).map_or(Ok(()), Err)
 }
 
 /// The threads' memory, reached by number from as many threads.
@@ -110,10 +91,7 @@ unsafe impl Sync for Apart {}
 impl Apart {
     /// # Safety
     /// `part` is in bounds, and no other reference to that entry lives.
-    #[allow(
-        clippy::mut_from_ref,
-        reason = "the pointer stands for a mutable slice that is cut up by number"
-    )]
+    #[allow(clippy::mut_from_ref, reason = "the pointer stands for a mutable slice that is cut up by number")]
     unsafe fn get(&self, part: usize) -> &mut ThreadMemory {
         // SAFETY: the caller's promise.
         unsafe { &mut *self.0.add(part) }
@@ -122,23 +100,13 @@ impl Apart {
 
 impl ThreadMemory {
     /// Sets where each storage starts for a chunk whose first seat is `first`.
-    fn find(
-        &mut self,
-        executable: &CpuExecutable,
-        inputs: &[Bytes],
-        outputs: &[Bytes],
-        first: usize,
-    ) {
+    fn find(&mut self, executable: &CpuExecutable, inputs: &[Bytes], outputs: &[Bytes], first: usize) {
         for (base, storage) in self.bases.iter_mut().zip(&executable.bases) {
             *base = match storage {
                 // Never written through: the check lets no command write a constant.
                 Base::Constant(bytes) => bytes.as_ptr().cast_mut(),
-                Base::Input { port, seat_bytes } => {
-                    inputs[*port].base().wrapping_add(first * seat_bytes)
-                }
-                Base::Output { port, seat_bytes } => {
-                    outputs[*port].base().wrapping_add(first * seat_bytes)
-                }
+                Base::Input { port, seat_bytes } => inputs[*port].base().wrapping_add(first * seat_bytes),
+                Base::Output { port, seat_bytes } => outputs[*port].base().wrapping_add(first * seat_bytes),
                 Base::State(state) => executable.states[*state].memory.base(),
                 Base::Scratch(start) => self.scratch.base().wrapping_add(*start),
             };
@@ -164,41 +132,21 @@ impl Step {
                 Self::Copy { from, to, runs } => {
                     (0..rows.len()).for_each(|seat| runs.copy(at(from, seat), at(to, seat)));
                 }
-                Self::CopyWhole {
-                    from,
-                    to,
-                    seat_bytes,
-                } => {
+                Self::CopyWhole { from, to, seat_bytes } => {
                     at(to, 0).copy_from_nonoverlapping(at(from, 0), seat_bytes * rows.len());
                 }
-                Self::Fill {
-                    to,
-                    row_bytes,
-                    stride,
-                    rows: runs,
-                    pattern,
-                } => {
-                    (0..rows.len())
-                        .for_each(|seat| fill(at(to, seat), *row_bytes, *stride, *runs, *pattern));
+                Self::Fill { to, row_bytes, stride, rows: runs, pattern } => {
+                    (0..rows.len()).for_each(|seat| fill(at(to, seat), *row_bytes, *stride, *runs, *pattern));
                 }
                 Self::Gather { from, to, runs } => {
                     let seats = rows.iter().enumerate();
-                    seats.for_each(|(seat, rows)| {
-                        runs.copy(at(from, rows.read.0 as usize), at(to, seat))
-                    });
+                    seats.for_each(|(seat, rows)| runs.copy(at(from, rows.read.0 as usize), at(to, seat)));
                 }
                 Self::Scatter { from, to, runs } => {
                     let seats = rows.iter().enumerate();
-                    seats.for_each(|(seat, rows)| {
-                        runs.copy(at(from, seat), at(to, rows.write.0 as usize))
-                    });
+                    seats.for_each(|(seat, rows)| runs.copy(at(from, seat), at(to, rows.write.0 as usize)));
                 }
-                Self::Dispatch {
-                    label,
-                    image,
-                    geometries,
-                    arguments,
-                } => {
+                Self::Dispatch { label, image, geometries, arguments } => {
                     thread.arguments.clear();
                     for argument in arguments {
                         thread.arguments.push(match *argument {
@@ -207,10 +155,7 @@ impl Step {
                             Bound::Buffer { at, shared_len } => {
                                 let ptr = thread.bases[at.storage];
                                 let seated = at.seat_stride * rows.len();
-                                Arg::Buffer {
-                                    ptr,
-                                    len: if seated > 0 { seated } else { shared_len },
-                                }
+                                Arg::Buffer { ptr, len: if seated > 0 { seated } else { shared_len } }
                             }
                         });
                     }
@@ -222,20 +167,10 @@ impl Step {
                     thread.terms.clear();
                     for term in terms {
                         let base = thread.bases[term.storage].cast::<f32>().cast_const();
-                        thread.terms.push(TermPtr {
-                            base,
-                            seat_stride: term.seat_stride / 4,
-                        });
+                        thread.terms.push(TermPtr { base, seat_stride: term.seat_stride / 4 });
                     }
                     let base = thread.bases[out.storage].cast::<f32>();
-                    packed.run(
-                        &thread.terms,
-                        rows.len(),
-                        OutPtr {
-                            base,
-                            seat_stride: out.seat_stride / 4,
-                        },
-                    );
+                    packed.run(&thread.terms, rows.len(), OutPtr { base, seat_stride: out.seat_stride / 4 });
                 }
             }
         }
@@ -265,13 +200,6 @@ mod tests {
     fn small_turns_wake_nobody_and_large_ones_share() {
         assert_eq!(Cut::new(1, 2, 32, 1_000_000).threads, 1);
         assert_eq!(Cut::new(64, 2, 32, 10).threads, 1);
-        assert_eq!(
-            Cut::new(64, 2, 128, 1_000),
-            Cut {
-                seats: 64,
-                chunks: 2,
-                threads: 2
-            }
-        );
+        assert_eq!(Cut::new(64, 2, 128, 1_000), Cut { seats: 64, chunks: 2, threads: 2 });
     }
 }

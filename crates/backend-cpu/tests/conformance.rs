@@ -5,13 +5,7 @@ use lanes_core::device::Device;
 use std::sync::Arc;
 
 fn open(threads: usize, budget: Option<u64>) -> Arc<dyn Device> {
-    Arc::new(
-        CpuDevice::open(CpuOptions {
-            threads: Some(threads),
-            budget,
-        })
-        .expect("threads start"),
-    )
+    Arc::new(CpuDevice::open(CpuOptions { threads: Some(threads), budget }).expect("threads start"))
 }
 
 lanes_tests::conformance!(one_thread, &|budget| crate::open(1, budget));

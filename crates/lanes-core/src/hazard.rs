@@ -37,18 +37,14 @@ impl Hazards {
     fn infer(commands: &[Command], share: impl Fn(StorageId, StorageId) -> bool) -> Self {
         let mut seen = BTreeMap::<Place, Vec<(usize, Region, Access)>>::new();
         let mut reach = Vec::<Bits>::with_capacity(commands.len());
-        let (mut before, mut level) = (
-            Vec::with_capacity(commands.len()),
-            Vec::with_capacity(commands.len()),
-        );
+        let (mut before, mut level) = (Vec::with_capacity(commands.len()), Vec::with_capacity(commands.len()));
         for (at, command) in commands.iter().enumerate() {
             let touches = command.touches();
             let mut conflicts = Vec::new();
             for touch in &touches {
                 for (place, earlier) in &seen {
                     let same = *place == touch.place;
-                    if !same
-                        && !matches!((place, touch.place), (Place::Storage(a), Place::Storage(b)) if share(*a, b))
+                    if !same && !matches!((place, touch.place), (Place::Storage(a), Place::Storage(b)) if share(*a, b))
                     {
                         continue;
                     }
@@ -59,9 +55,7 @@ impl Hazards {
                 }
             }
             for touch in touches {
-                seen.entry(touch.place)
-                    .or_default()
-                    .push((at, touch.region, touch.access));
+                seen.entry(touch.place).or_default().push((at, touch.region, touch.access));
             }
             // From the latest back, so that whatever an edge implies is known before it is asked for.
             conflicts.sort_unstable_by(|a, b| b.cmp(a));
@@ -75,13 +69,7 @@ impl Hazards {
                 }
             }
             edges.reverse();
-            level.push(
-                edges
-                    .iter()
-                    .map(|&earlier| level[earlier as usize] + 1)
-                    .max()
-                    .unwrap_or(0),
-            );
+            level.push(edges.iter().map(|&earlier| level[earlier as usize] + 1).max().unwrap_or(0));
             before.push(edges);
             reach.push(reached);
         }
@@ -105,8 +93,7 @@ impl Hazards {
 
     /// The commands of each level, in program order.
     pub fn levels(&self) -> Vec<Vec<u32>> {
-        let mut levels =
-            vec![Vec::new(); self.level.iter().max().map_or(0, |&last| last as usize + 1)];
+        let mut levels = vec![Vec::new(); self.level.iter().max().map_or(0, |&last| last as usize + 1)];
         for (at, &level) in self.level.iter().enumerate() {
             levels[level as usize].push(at as u32);
         }
@@ -120,9 +107,7 @@ struct Bits(Vec<u64>);
 
 impl Bits {
     fn has(&self, at: usize) -> bool {
-        self.0
-            .get(at / 64)
-            .is_some_and(|word| word >> (at % 64) & 1 == 1)
+        self.0.get(at / 64).is_some_and(|word| word >> (at % 64) & 1 == 1)
     }
 
     fn set(&mut self, at: usize) {
@@ -136,10 +121,7 @@ impl Bits {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
         }
-        self.0
-            .iter_mut()
-            .zip(&other.0)
-            .for_each(|(word, more)| *word |= more);
+        self.0.iter_mut().zip(&other.0).for_each(|(word, more)| *word |= more);
     }
 }
 
@@ -153,35 +135,18 @@ mod tests {
     type Use = (u32, Region, Access);
 
     fn uses() -> impl Strategy<Value = Vec<Vec<Use>>> {
-        let access = prop_oneof![
-            Just(Access::Read),
-            Just(Access::Write),
-            Just(Access::ReadWrite),
-            Just(Access::Accumulate)
-        ];
+        let access =
+            prop_oneof![Just(Access::Read), Just(Access::Write), Just(Access::ReadWrite), Just(Access::Accumulate)];
         let region = (0usize..24, 1usize..5, 0usize..5, 1usize..4);
-        let one = (0u32..4, region, access).prop_map(
-            |(storage, (offset, row_bytes, gap, rows), access)| {
-                (
-                    storage,
-                    Region {
-                        offset,
-                        row_bytes,
-                        stride: row_bytes + gap,
-                        rows,
-                    },
-                    access,
-                )
-            },
-        );
+        let one = (0u32..4, region, access).prop_map(|(storage, (offset, row_bytes, gap, rows), access)| {
+            (storage, Region { offset, row_bytes, stride: row_bytes + gap, rows }, access)
+        });
         prop::collection::vec(prop::collection::vec(one, 0..4), 0..24)
     }
 
     fn command(uses: &[Use]) -> Command {
-        let buffer = |&(storage, region, access)| Argument::Buffer {
-            storage: StorageId(storage),
-            uses: vec![(region, access)],
-        };
+        let buffer =
+            |&(storage, region, access)| Argument::Buffer { storage: StorageId(storage), uses: vec![(region, access)] };
         Command::Dispatch {
             label: String::new(),
             kernel: KernelId(0),
@@ -192,8 +157,7 @@ mod tests {
 
     fn bytes((storage, region, _): &Use) -> BTreeSet<(u32, usize)> {
         let runs = (0..region.rows).map(|row| region.offset + row * region.stride);
-        runs.flat_map(|start| (start..start + region.row_bytes).map(|at| (*storage, at)))
-            .collect()
+        runs.flat_map(|start| (start..start + region.row_bytes).map(|at| (*storage, at))).collect()
     }
 
     /// Everything that reaches `at` over edges.
@@ -264,15 +228,8 @@ mod tests {
 
     #[test]
     fn heads_that_write_columns_of_one_buffer_are_independent() {
-        let column = |head: usize| Region {
-            offset: head * 8,
-            row_bytes: 8,
-            stride: 64,
-            rows: 16,
-        };
-        let mut commands: Vec<_> = (0..8)
-            .map(|head| command(&[(0, column(head), Access::Write)]))
-            .collect();
+        let column = |head: usize| Region { offset: head * 8, row_bytes: 8, stride: 64, rows: 16 };
+        let mut commands: Vec<_> = (0..8).map(|head| command(&[(0, column(head), Access::Write)])).collect();
         commands.push(command(&[(0, Region::contiguous(0, 1024), Access::Read)]));
         let hazards = Hazards::infer(&commands, |_, _| false);
         assert_eq!(hazards.levels(), [(0..8).collect::<Vec<_>>(), vec![8]]);
@@ -282,20 +239,8 @@ mod tests {
     #[test]
     fn the_row_read_and_the_row_written_are_two_places() {
         let (state, own, whole) = (StorageId(0), StorageId(1), Region::contiguous(0, 16));
-        let scatter = Command::Scatter {
-            from: (own, whole),
-            state,
-            row: whole,
-        };
-        let commands = [
-            scatter.clone(),
-            Command::Gather {
-                state,
-                row: whole,
-                to: (StorageId(2), whole),
-            },
-            scatter,
-        ];
+        let scatter = Command::Scatter { from: (own, whole), state, row: whole };
+        let commands = [scatter.clone(), Command::Gather { state, row: whole, to: (StorageId(2), whole) }, scatter];
         let hazards = Hazards::infer(&commands, |_, _| false);
         assert_eq!((hazards.before(1), hazards.before(2)), (&[][..], &[0][..]));
     }

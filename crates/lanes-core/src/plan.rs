@@ -111,12 +111,7 @@ pub struct Region {
 impl Region {
     /// One run of `bytes` at `offset`.
     pub const fn contiguous(offset: usize, bytes: usize) -> Self {
-        Self {
-            offset,
-            row_bytes: bytes,
-            stride: bytes,
-            rows: 1,
-        }
+        Self { offset, row_bytes: bytes, stride: bytes, rows: 1 }
     }
 
     /// All bytes it covers.
@@ -126,11 +121,7 @@ impl Region {
 
     /// One past the last byte it covers, within the seat.
     pub const fn end(&self) -> usize {
-        if self.rows == 0 {
-            self.offset
-        } else {
-            self.offset + (self.rows - 1) * self.stride + self.row_bytes
-        }
+        if self.rows == 0 { self.offset } else { self.offset + (self.rows - 1) * self.stride + self.row_bytes }
     }
 }
 

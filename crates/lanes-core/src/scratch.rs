@@ -58,11 +58,7 @@ impl Layout {
                 };
                 let lifetime = &mut lifetimes[id as usize];
                 let first = lifetime.map_or(at, |lifetime| lifetime.first);
-                *lifetime = Some(Lifetime {
-                    bytes: bytes.checked_mul(seats)?,
-                    first,
-                    last: at,
-                });
+                *lifetime = Some(Lifetime { bytes: bytes.checked_mul(seats)?, first, last: at });
             }
         }
         Self::fit(&lifetimes)
@@ -70,19 +66,12 @@ impl Layout {
 
     /// The start of each lifetime, `None` staying `None`; or `None` when the sum of all sizes passes `isize`.
     pub fn fit(lifetimes: &[Option<Lifetime>]) -> Option<Self> {
-        let mut order: Vec<usize> = (0..lifetimes.len())
-            .filter(|&at| lifetimes[at].is_some())
-            .collect();
+        let mut order: Vec<usize> = (0..lifetimes.len()).filter(|&at| lifetimes[at].is_some()).collect();
         // Once the sum is a number, every sum below is one.
-        order
-            .iter()
-            .filter_map(|&at| lifetimes[at])
-            .try_fold(0isize, |sum, lifetime| {
-                sum.checked_add_unsigned(lifetime.bytes.checked_next_multiple_of(ALIGN)?)
-            })?;
-        order.sort_by_key(|&at| {
-            lifetimes[at].map(|life| (std::cmp::Reverse(life.bytes), life.first, at))
-        });
+        order.iter().filter_map(|&at| lifetimes[at]).try_fold(0isize, |sum, lifetime| {
+            sum.checked_add_unsigned(lifetime.bytes.checked_next_multiple_of(ALIGN)?)
+        })?;
+        order.sort_by_key(|&at| lifetimes[at].map(|life| (std::cmp::Reverse(life.bytes), life.first, at)));
         let (mut places, mut bytes) = (vec![None::<(usize, Lifetime)>; lifetimes.len()], 0);
         for at in order {
             let Some(lifetime) = lifetimes[at] else {
@@ -113,11 +102,7 @@ impl Layout {
 
     /// Where a storage starts; `None` if it is no scratch, or no command touches it.
     pub fn start(&self, storage: StorageId) -> Option<usize> {
-        self.places
-            .get(storage.0 as usize)
-            .copied()
-            .flatten()
-            .map(|(start, _)| start)
+        self.places.get(storage.0 as usize).copied().flatten().map(|(start, _)| start)
     }
 
     /// Bytes of the whole stretch.
@@ -140,21 +125,10 @@ impl Layout {
     /// The most bytes alive at one command, each storage rounded up to [`ALIGN`]: no layout is smaller.
     pub fn least(&self) -> usize {
         let alive = |at: usize| {
-            let places = self
-                .places
-                .iter()
-                .flatten()
-                .filter(|(_, life)| life.first <= at && at <= life.last);
-            places
-                .map(|(_, life)| life.bytes.next_multiple_of(ALIGN))
-                .sum::<usize>()
+            let places = self.places.iter().flatten().filter(|(_, life)| life.first <= at && at <= life.last);
+            places.map(|(_, life)| life.bytes.next_multiple_of(ALIGN)).sum::<usize>()
         };
-        self.places
-            .iter()
-            .flatten()
-            .map(|(_, life)| alive(life.first))
-            .max()
-            .unwrap_or(0)
+        self.places.iter().flatten().map(|(_, life)| alive(life.first)).max().unwrap_or(0)
     }
 }
 
@@ -164,12 +138,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn lifetimes() -> impl Strategy<Value = Vec<Option<Lifetime>>> {
-        let lifetime =
-            (0usize..4000, 0usize..40, 0usize..12).prop_map(|(bytes, first, length)| Lifetime {
-                bytes,
-                first,
-                last: first + length,
-            });
+        let lifetime = (0usize..4000, 0usize..40, 0usize..12).prop_map(|(bytes, first, length)| Lifetime {
+            bytes,
+            first,
+            last: first + length,
+        });
         prop::collection::vec(prop::option::weighted(0.9, lifetime), 0..40)
     }
 
@@ -208,34 +181,15 @@ mod tests {
 
     #[test]
     fn a_chain_takes_no_more_than_two_neighbours() {
-        let chain: Vec<_> = (0..30)
-            .map(|at| {
-                Some(Lifetime {
-                    bytes: 640,
-                    first: at,
-                    last: at + 1,
-                })
-            })
-            .collect();
+        let chain: Vec<_> = (0..30).map(|at| Some(Lifetime { bytes: 640, first: at, last: at + 1 })).collect();
         assert_eq!(Layout::fit(&chain).unwrap().bytes(), 1280);
     }
 
     #[test]
     fn sizes_that_pass_the_address_space_are_refused() {
-        let third = Some(Lifetime {
-            bytes: isize::MAX as usize / 3,
-            first: 0,
-            last: 1,
-        });
+        let third = Some(Lifetime { bytes: isize::MAX as usize / 3, first: 0, last: 1 });
         assert!(Layout::fit(&[third, third]).is_some());
         assert!(Layout::fit(&[third, third, third, third]).is_none());
-        assert!(
-            Layout::fit(&[Some(Lifetime {
-                bytes: usize::MAX,
-                first: 0,
-                last: 0
-            })])
-            .is_none()
-        );
+        assert!(Layout::fit(&[Some(Lifetime { bytes: usize::MAX, first: 0, last: 0 })]).is_none());
     }
 }

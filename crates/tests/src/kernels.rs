@@ -52,16 +52,12 @@ kernel.def export("mix") @mix(%seats: index) {{
 }
 
 fn image(shift: usize) -> CpuImage {
-    compile_cpu("mix.loom", &text(shift), "mix", &BTreeMap::new())
-        .unwrap_or_else(|error| panic!("{error}"))
+    compile_cpu("mix.loom", &text(shift), "mix", &BTreeMap::new()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// `y = x * w + x` on a turn-wide `w`, and `h' = y`.
 fn plan(image: CpuImage) -> (Plan, Signature) {
-    let mut plan = Plan {
-        name: "mix".into(),
-        ..Plan::default()
-    };
+    let mut plan = Plan { name: "mix".into(), ..Plan::default() };
     let (bytes, whole) = (N * 4, Region::contiguous(0, N * 4));
     let x = plan.storage(Storage::Input { port: 0, bytes });
     let w = plan.storage(Storage::SharedInput { port: 1, bytes });
@@ -69,10 +65,7 @@ fn plan(image: CpuImage) -> (Plan, Signature) {
     let out = plan.storage(Storage::Output { port: 0, bytes });
     let state = plan.storage(Storage::State { state: 0, bytes });
     let kernel = plan.kernel(Arc::new(image));
-    let buffer = |storage, access| Argument::Buffer {
-        storage,
-        uses: vec![(whole, access)],
-    };
+    let buffer = |storage, access| Argument::Buffer { storage, uses: vec![(whole, access)] };
     plan.commands = vec![
         Command::Dispatch {
             label: "node mix".into(),
@@ -85,15 +78,8 @@ fn plan(image: CpuImage) -> (Plan, Signature) {
                 buffer(y, Access::Write),
             ],
         },
-        Command::Copy {
-            from: (y, whole),
-            to: (out, whole),
-        },
-        Command::Scatter {
-            from: (y, whole),
-            state,
-            row: whole,
-        },
+        Command::Copy { from: (y, whole), to: (out, whole) },
+        Command::Scatter { from: (y, whole), state, row: whole },
     ];
     let signature = Signature {
         name: "mix".into(),
@@ -112,17 +98,12 @@ fn plan(image: CpuImage) -> (Plan, Signature) {
 }
 
 fn f32s(bytes: &[u8]) -> impl Iterator<Item = f32> {
-    bytes
-        .chunks_exact(4)
-        .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
 }
 
 /// Every count of seats gives the formula's bits, seat by seat.
 pub fn dispatches(open: Open<'_>) {
-    let capacity = Capacity {
-        rows: 70,
-        max_seats: 33,
-    };
+    let capacity = Capacity { rows: 70, max_seats: 33 };
     let (plan, signature) = plan(image(0));
     let mut model = PlannedModel::new(open(None), plan, signature).expect("the plan fits");
     model.prepare(capacity).expect("it is prepared");
@@ -134,22 +115,12 @@ pub fn dispatches(open: Open<'_>) {
         let turn = random::turn(&mut random, capacity, seats);
         model.run(&turn, &mut Vec::new()).expect("the turn runs");
         let mix = f32s(&x).zip(f32s(&w).collect::<Vec<_>>().into_iter().cycle());
-        let expected: Vec<u8> = mix
-            .flat_map(|(x, w)| x.mul_add(w, x).to_le_bytes())
-            .collect();
-        assert!(
-            model.output(0)[..x.len()] == expected,
-            "{seats} seats: outputs differ"
-        );
+        let expected: Vec<u8> = mix.flat_map(|(x, w)| x.mul_add(w, x).to_le_bytes()).collect();
+        assert!(model.output(0)[..x.len()] == expected, "{seats} seats: outputs differ");
         for (seat, rows) in turn.iter().enumerate() {
             let mut row = vec![0; N * 4];
-            model
-                .read_row(0, rows.write, &mut row)
-                .expect("the row is read");
-            assert!(
-                row == expected[seat * N * 4..][..N * 4],
-                "{seats} seats: row of seat {seat}"
-            );
+            model.read_row(0, rows.write, &mut row).expect("the row is read");
+            assert!(row == expected[seat * N * 4..][..N * 4], "{seats} seats: row of seat {seat}");
         }
     }
 }
@@ -157,25 +128,15 @@ pub fn dispatches(open: Open<'_>) {
 /// A kernel that oversteps fails its turn with the node's name, leaves every row that the turn was not to write, and the
 /// next turn is good.
 pub fn faults(open: Open<'_>) {
-    let capacity = Capacity {
-        rows: 10,
-        max_seats: 4,
-    };
+    let capacity = Capacity { rows: 10, max_seats: 4 };
     let device = open(None);
     let (plan, signature) = plan(image(1 << 20));
     let mut model = PlannedModel::new(Arc::clone(&device), plan, signature).expect("the plan fits");
     model.prepare(capacity).expect("it is prepared");
     let rows = model.states()[0].clone();
     let mut before: Vec<u8> = (0..10 * N * 4).map(|at| at as u8).collect();
-    device
-        .write(rows.buffer(), 0, &before)
-        .expect("rows are written");
-    let turn: Vec<_> = (0..4)
-        .map(|seat| SeatRows {
-            read: RowId(9),
-            write: RowId(seat),
-        })
-        .collect();
+    device.write(rows.buffer(), 0, &before).expect("rows are written");
+    let turn: Vec<_> = (0..4).map(|seat| SeatRows { read: RowId(9), write: RowId(seat) }).collect();
     for _ in 0..2 {
         match model.run(&turn, &mut Vec::new()) {
             Err(DeviceError::Fault { at, what }) => {
@@ -186,9 +147,7 @@ pub fn faults(open: Open<'_>) {
         }
     }
     let mut after = vec![0; before.len()];
-    device
-        .read(rows.buffer(), 0, &mut after)
-        .expect("rows are read");
+    device.read(rows.buffer(), 0, &mut after).expect("rows are read");
     assert!(after.split_off(4 * N * 4) == before.split_off(4 * N * 4));
     device.health().expect("a fault is contained");
 }

@@ -47,21 +47,12 @@ impl Random {
 
 /// `count` f32s as bytes.
 pub fn f32_bytes(random: &mut Random, count: usize) -> Vec<u8> {
-    random
-        .f32s(count)
-        .into_iter()
-        .flat_map(f32::to_le_bytes)
-        .collect()
+    random.f32s(count).into_iter().flat_map(f32::to_le_bytes).collect()
 }
 
 /// A port of `count` f32s.
 pub fn port(name: &str, count: usize, scope: Scope) -> Port {
-    Port {
-        name: name.into(),
-        dtype: DType::F32,
-        shape: vec![count],
-        scope,
-    }
+    Port { name: name.into(), dtype: DType::F32, shape: vec![count], scope }
 }
 
 /// Bytes of the constant that every random plan has, and any run can be copied from.
@@ -73,30 +64,13 @@ pub fn plan(seed: u64) -> (Plan, Signature) {
     let random = &mut random;
     // Now and then a plan with so much scratch or work that seats are cut into chunks, and those over threads.
     let large = random.one_in(4);
-    let mut signature = Signature {
-        name: format!("random{seed}"),
-        ..Signature::default()
-    };
-    let mut build = Build {
-        plan: Plan {
-            name: format!("random{seed}"),
-            ..Plan::default()
-        },
-        readable: vec![],
-        large,
-    };
+    let mut signature = Signature { name: format!("random{seed}"), ..Signature::default() };
+    let mut build = Build { plan: Plan { name: format!("random{seed}"), ..Plan::default() }, readable: vec![], large };
     let pool: Arc<[u8]> = f32_bytes(random, POOL_BYTES / 4).into();
-    let pool = build.plan.storage(Storage::Constant {
-        label: "pool".into(),
-        bytes: pool,
-    });
+    let pool = build.plan.storage(Storage::Constant { label: "pool".into(), bytes: pool });
     build.readable.push(pool);
     for at in 0..random.within(1, 3) {
-        let scope = if random.one_in(3) {
-            Scope::Turn
-        } else {
-            Scope::Seat
-        };
+        let scope = if random.one_in(3) { Scope::Turn } else { Scope::Seat };
         let port_at = port(&format!("in{at}"), random.within(1, 40), scope);
         let bytes = port_at.bytes();
         let storage = match scope {
@@ -120,10 +94,7 @@ pub fn plan(seed: u64) -> (Plan, Signature) {
             initial,
             kind: StateKind::Replaced,
         });
-        states.push(build.plan.storage(Storage::State {
-            state: at,
-            bytes: count * 4,
-        }));
+        states.push(build.plan.storage(Storage::State { state: at, bytes: count * 4 }));
     }
     for _ in 0..random.within(1, 6) {
         let most = if large && random.one_in(3) { 8000 } else { 60 };
@@ -144,10 +115,7 @@ pub fn plan(seed: u64) -> (Plan, Signature) {
         let bytes = build.plan.storages[state.0 as usize].bytes();
         for row in pieces(random, bytes) {
             let from = build.source(random, row);
-            build
-                .plan
-                .commands
-                .push(Command::Scatter { from, state, row });
+            build.plan.commands.push(Command::Scatter { from, state, row });
         }
     }
     (build.plan, signature)
@@ -162,36 +130,18 @@ struct Build {
 
 impl Build {
     /// Commands that together write all of `storage`.
-    fn write_whole(
-        &mut self,
-        random: &mut Random,
-        storage: StorageId,
-        bytes: usize,
-        states: &[StorageId],
-    ) {
+    fn write_whole(&mut self, random: &mut Random, storage: StorageId, bytes: usize, states: &[StorageId]) {
         for region in pieces(random, bytes) {
             let to = (storage, region);
-            let whole =
-                region.offset % 4 == 0 && region.row_bytes % 4 == 0 && region.stride % 4 == 0;
+            let whole = region.offset % 4 == 0 && region.row_bytes % 4 == 0 && region.stride % 4 == 0;
             let command = match random.below(4) {
-                0 if region.row_bytes % 4 == 0 => Command::Fill {
-                    to,
-                    pattern: random.f32().to_bits(),
-                },
-                1 | 2 if whole && region.bytes() <= 4096 => {
-                    Command::Contract(self.contraction(random, to))
-                }
+                0 if region.row_bytes % 4 == 0 => Command::Fill { to, pattern: random.f32().to_bits() },
+                1 | 2 if whole && region.bytes() <= 4096 => Command::Contract(self.contraction(random, to)),
                 3 => match self.row(random, region, states) {
                     Some((state, row)) => Command::Gather { state, row, to },
-                    None => Command::Copy {
-                        from: self.source(random, region),
-                        to,
-                    },
+                    None => Command::Copy { from: self.source(random, region), to },
                 },
-                _ => Command::Copy {
-                    from: self.source(random, region),
-                    to,
-                },
+                _ => Command::Copy { from: self.source(random, region), to },
             };
             self.plan.commands.push(command);
         }
@@ -209,17 +159,9 @@ impl Build {
         (self.readable[0], region)
     }
 
-    fn row(
-        &self,
-        random: &mut Random,
-        to: Region,
-        states: &[StorageId],
-    ) -> Option<(StorageId, Region)> {
+    fn row(&self, random: &mut Random, to: Region, states: &[StorageId]) -> Option<(StorageId, Region)> {
         let state = *states.get(random.below(states.len().max(1)))?;
-        Some((
-            state,
-            place(random, to, self.plan.storages[state.0 as usize].bytes())?,
-        ))
+        Some((state, place(random, to, self.plan.storages[state.0 as usize].bytes())?))
     }
 
     fn contraction(&self, random: &mut Random, (out, region): (StorageId, Region)) -> Contraction {
@@ -236,14 +178,7 @@ impl Build {
             let room = room - (taps - 1) * tap_stride;
             let position_stride = random.below(room / positions + 1);
             let offset = random.below(room - (positions - 1) * position_stride + 1);
-            terms.push(Term {
-                storage,
-                offset,
-                position_stride,
-                taps,
-                tap_stride,
-                tap_len,
-            });
+            terms.push(Term { storage, offset, position_stride, taps, tap_stride, tap_len });
         }
         let k: usize = terms.iter().map(Term::k).sum();
         Contraction {
@@ -252,11 +187,7 @@ impl Build {
             weights: random.f32s(k * n).into(),
             bias: (!random.one_in(3)).then(|| random.f32s(n).into()),
             // The others are not exact: `plans::activations`.
-            activation: if random.one_in(2) {
-                Activation::Relu
-            } else {
-                Activation::None
-            },
+            activation: if random.one_in(2) { Activation::Relu } else { Activation::None },
             positions,
             n,
             out,
@@ -273,37 +204,15 @@ fn pieces(random: &mut Random, bytes: usize) -> Vec<Region> {
     while start < bytes {
         let left = bytes - start;
         let most = left.min(POOL_BYTES / 4);
-        let length = if left <= most && random.one_in(2) {
-            left
-        } else {
-            random.within(1, most)
-        };
-        let length = if random.one_in(3) {
-            length
-        } else {
-            (length / 4 * 4).max(4).min(left)
-        };
+        let length = if left <= most && random.one_in(2) { left } else { random.within(1, most) };
+        let length = if random.one_in(3) { length } else { (length / 4 * 4).max(4).min(left) };
         let rows = [1, 2, 3, 4, 5, 8][random.below(6)];
         let width = length / rows;
         if length % rows == 0 && width >= 2 {
             let split = random.within(1, width - 1);
-            let split = if width > 4 && !random.one_in(3) {
-                (split / 4 * 4).max(4).min(width - 1)
-            } else {
-                split
-            };
-            pieces.push(Region {
-                offset: start,
-                row_bytes: split,
-                stride: width,
-                rows,
-            });
-            pieces.push(Region {
-                offset: start + split,
-                row_bytes: width - split,
-                stride: width,
-                rows,
-            });
+            let split = if width > 4 && !random.one_in(3) { (split / 4 * 4).max(4).min(width - 1) } else { split };
+            pieces.push(Region { offset: start, row_bytes: split, stride: width, rows });
+            pieces.push(Region { offset: start + split, row_bytes: width - split, stride: width, rows });
         } else {
             pieces.push(Region::contiguous(start, length));
         }
@@ -314,23 +223,12 @@ fn pieces(random: &mut Random, bytes: usize) -> Vec<Region> {
 
 /// A region with the same runs as `runs` somewhere in `bytes` bytes, if it fits at all.
 fn place(random: &mut Random, runs: Region, bytes: usize) -> Option<Region> {
-    let Region {
-        row_bytes, rows, ..
-    } = runs;
+    let Region { row_bytes, rows, .. } = runs;
     let room = bytes.checked_sub(row_bytes * rows)?;
-    let gap = if rows > 1 {
-        random.below(room / (rows - 1) + 1)
-    } else {
-        0
-    };
+    let gap = if rows > 1 { random.below(room / (rows - 1) + 1) } else { 0 };
     let stride = row_bytes + gap;
     let offset = random.below(bytes - (rows - 1) * stride - row_bytes + 1);
-    Some(Region {
-        offset,
-        row_bytes,
-        stride,
-        rows,
-    })
+    Some(Region { offset, row_bytes, stride, rows })
 }
 
 /// Rows for a turn of `seats` seats: reads anything, writes rows of its own.
@@ -348,15 +246,8 @@ pub fn turn(random: &mut Random, capacity: Capacity, seats: usize) -> Vec<SeatRo
     written
         .iter()
         .map(|&write| {
-            let read = if random.one_in(4) {
-                initial[0]
-            } else {
-                kept[random.below(kept.len())]
-            };
-            SeatRows {
-                read: RowId(read),
-                write: RowId(write),
-            }
+            let read = if random.one_in(4) { initial[0] } else { kept[random.below(kept.len())] };
+            SeatRows { read: RowId(read), write: RowId(write) }
         })
         .collect()
 }

@@ -28,20 +28,14 @@ pub fn run(
     seats: &[SeatRows],
     rows: &mut Rows,
 ) -> Vec<Vec<u8>> {
-    let mut outputs: Vec<_> = signature
-        .outputs
-        .iter()
-        .map(|port| vec![0; port.bytes() * seats.len()])
-        .collect();
+    let mut outputs: Vec<_> = signature.outputs.iter().map(|port| vec![0; port.bytes() * seats.len()]).collect();
     for (seat, seat_rows) in seats.iter().enumerate() {
         let mut memory: Vec<Vec<u8>> = plan
             .storages
             .iter()
             .map(|storage| match storage {
                 Storage::Constant { bytes, .. } => bytes.to_vec(),
-                Storage::Input { port, bytes } => {
-                    inputs[*port][seat * bytes..(seat + 1) * bytes].to_vec()
-                }
+                Storage::Input { port, bytes } => inputs[*port][seat * bytes..(seat + 1) * bytes].to_vec(),
                 Storage::SharedInput { port, bytes } => inputs[*port][..*bytes].to_vec(),
                 // What nobody wrote is no number that could pass for a right one.
                 storage => vec![0xfe; storage.bytes()],
@@ -59,13 +53,7 @@ pub fn run(
     outputs
 }
 
-fn run_command(
-    plan: &Plan,
-    command: &Command,
-    memory: &mut [Vec<u8>],
-    seat: &SeatRows,
-    rows: &mut Rows,
-) {
+fn run_command(plan: &Plan, command: &Command, memory: &mut [Vec<u8>], seat: &SeatRows, rows: &mut Rows) {
     let state_of = |id: StorageId| match plan.storages[id.0 as usize] {
         Storage::State { state, .. } => state,
         ref other => panic!("{other:?} is no state"),
@@ -76,11 +64,7 @@ fn run_command(
             put(&mut memory[to.0.0 as usize], to.1, bytes);
         }
         Command::Fill { to, pattern } => {
-            let bytes = pattern
-                .to_le_bytes()
-                .into_iter()
-                .cycle()
-                .take(to.1.row_bytes);
+            let bytes = pattern.to_le_bytes().into_iter().cycle().take(to.1.row_bytes);
             let runs = (0..to.1.rows).flat_map(|_| bytes.clone()).collect();
             put(&mut memory[to.0.0 as usize], to.1, runs);
         }
@@ -90,11 +74,7 @@ fn run_command(
         }
         Command::Scatter { from, state, row } => {
             let bytes = take(&memory[from.0.0 as usize], from.1);
-            put(
-                &mut rows[state_of(*state)][seat.write.0 as usize],
-                *row,
-                bytes,
-            );
+            put(&mut rows[state_of(*state)][seat.write.0 as usize], *row, bytes);
         }
         Command::Contract(contraction) => contract(contraction, memory),
         Command::Dispatch { label, .. } => {
@@ -105,8 +85,7 @@ fn run_command(
 
 fn take(memory: &[u8], region: Region) -> Vec<u8> {
     let runs = (0..region.rows).map(|row| region.offset + row * region.stride);
-    runs.flat_map(|start| memory[start..start + region.row_bytes].to_vec())
-        .collect()
+    runs.flat_map(|start| memory[start..start + region.row_bytes].to_vec()).collect()
 }
 
 fn put(memory: &mut [u8], region: Region, bytes: Vec<u8>) {
@@ -145,14 +124,8 @@ pub fn left(contraction: &Contraction, memory: &[Vec<u8>], position: usize) -> V
         let memory = &memory[term.storage.0 as usize];
         for t in 0..term.taps {
             for c in 0..term.tap_len {
-                let at =
-                    (term.offset + position * term.position_stride + t * term.tap_stride + c) * 4;
-                left.push(f32::from_le_bytes([
-                    memory[at],
-                    memory[at + 1],
-                    memory[at + 2],
-                    memory[at + 3],
-                ]));
+                let at = (term.offset + position * term.position_stride + t * term.tap_stride + c) * 4;
+                left.push(f32::from_le_bytes([memory[at], memory[at + 1], memory[at + 2], memory[at + 3]]));
             }
         }
     }

@@ -6,10 +6,10 @@
 //! - Ops without a loop of their own go element by element through `eval`.
 //! - Not here: which elements, and whether an access is in bounds (`run`, `memory`).
 
+use loom_compiler::math;
 use loom_compiler::ops::{Binary, Convert, FloatPredicate, IntPredicate, Ternary, Unary};
 use loom_compiler::tile::Op;
 use loom_compiler::types::ScalarType;
-use loom_compiler::math;
 
 use crate::isa::Isa;
 
@@ -111,12 +111,7 @@ unsafe fn store<T: Copy>(to: *mut u8, first: usize, count: usize, chunk: [T; CHU
 }
 
 #[inline(always)]
-unsafe fn map1<A: Copy + Default, R: Copy + Default>(
-    to: *mut u8,
-    [a, ..]: [Operand; 3],
-    n: usize,
-    f: impl Fn(A) -> R,
-) {
+unsafe fn map1<A: Copy + Default, R: Copy + Default>(to: *mut u8, [a, ..]: [Operand; 3], n: usize, f: impl Fn(A) -> R) {
     let mut first = 0;
     while first < n {
         let count = (n - first).min(CHUNK);
@@ -231,7 +226,12 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
             Op::Convert(Convert::Bitcast, S::I32, S::F32) | Op::Convert(Convert::Bitcast, S::F32, S::I32) => {
                 map1(to, from, n, |x: u32| x);
             }
-            Op::Unary(..) | Op::Binary(..) | Op::Ternary(..) | Op::CompareI(..) | Op::CompareF(..) | Op::Classify(..)
+            Op::Unary(..)
+            | Op::Binary(..)
+            | Op::Ternary(..)
+            | Op::CompareI(..)
+            | Op::CompareF(..)
+            | Op::Classify(..)
             | Op::Convert(..) => each(op, to, from, n),
         }
     }

@@ -43,15 +43,7 @@ pub struct MemoryUse {
 impl MemoryUse {
     /// Bytes over all purposes.
     pub fn total(&self) -> u64 {
-        [
-            self.weights,
-            self.state,
-            self.scratch,
-            self.staging,
-            self.graphs,
-        ]
-        .into_iter()
-        .fold(0, u64::saturating_add)
+        [self.weights, self.state, self.scratch, self.staging, self.graphs].into_iter().fold(0, u64::saturating_add)
     }
 
     /// The bytes of one purpose.
@@ -79,13 +71,7 @@ impl MemoryUse {
 
 impl AddAssign for MemoryUse {
     fn add_assign(&mut self, more: Self) {
-        for purpose in [
-            Purpose::Weights,
-            Purpose::State,
-            Purpose::Scratch,
-            Purpose::Staging,
-            Purpose::Graphs,
-        ] {
+        for purpose in [Purpose::Weights, Purpose::State, Purpose::Scratch, Purpose::Staging, Purpose::Graphs] {
             let sum = self.of(purpose).saturating_add(more.of(purpose));
             *self.of_mut(purpose) = sum;
         }
@@ -122,34 +108,19 @@ pub struct Charge {
 impl Budget {
     /// At most `limit` bytes at once; `None` charges without a limit.
     pub fn new(limit: Option<u64>) -> Self {
-        Self(Arc::new(Account {
-            limit: limit.unwrap_or(u64::MAX),
-            used: Mutex::default(),
-        }))
+        Self(Arc::new(Account { limit: limit.unwrap_or(u64::MAX), used: Mutex::default() }))
     }
 
     /// Takes `bytes` for `what`, or [`DeviceError::OverBudget`] with need, used and limit, and nothing taken.
     pub fn charge(&self, purpose: Purpose, what: &str, bytes: u64) -> Result<Charge, DeviceError> {
         let mut used = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
         let total = used.total();
-        if total
-            .checked_add(bytes)
-            .is_none_or(|sum| sum > self.0.limit)
-        {
+        if total.checked_add(bytes).is_none_or(|sum| sum > self.0.limit) {
             let what = what.to_string();
-            return Err(DeviceError::OverBudget {
-                what,
-                need: bytes,
-                used: total,
-                budget: self.0.limit,
-            });
+            return Err(DeviceError::OverBudget { what, need: bytes, used: total, budget: self.0.limit });
         }
         *used.of_mut(purpose) += bytes;
-        Ok(Charge {
-            budget: self.clone(),
-            purpose,
-            bytes,
-        })
+        Ok(Charge { budget: self.clone(), purpose, bytes })
     }
 
     /// What is held now.
@@ -177,12 +148,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let mut used = self
-            .budget
-            .0
-            .used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.budget.0.used.lock().unwrap_or_else(PoisonError::into_inner);
         *used.of_mut(self.purpose) -= self.bytes;
     }
 }
@@ -196,19 +162,9 @@ mod tests {
         let budget = Budget::new(Some(100));
         let weights = budget.charge(Purpose::Weights, "weights of m", 60).unwrap();
         let error = budget.charge(Purpose::State, "rows of h", 41).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "over budget: rows of h needs 41 bytes, 60 of 100 are in use"
-        );
+        assert_eq!(error.to_string(), "over budget: rows of h needs 41 bytes, 60 of 100 are in use");
         let state = budget.charge(Purpose::State, "rows of h", 40).unwrap();
-        assert_eq!(
-            budget.used(),
-            MemoryUse {
-                weights: 60,
-                state: 40,
-                ..MemoryUse::default()
-            }
-        );
+        assert_eq!(budget.used(), MemoryUse { weights: 60, state: 40, ..MemoryUse::default() });
         drop(weights);
         assert_eq!(budget.used().total(), 40);
         drop(state);
@@ -219,10 +175,7 @@ mod tests {
     fn sizes_near_the_end_of_u64_are_refused_and_do_not_wrap() {
         let budget = Budget::new(None);
         let _held = budget.charge(Purpose::State, "a", u64::MAX - 1).unwrap();
-        assert!(matches!(
-            budget.charge(Purpose::Scratch, "b", 2),
-            Err(DeviceError::OverBudget { .. })
-        ));
+        assert!(matches!(budget.charge(Purpose::Scratch, "b", 2), Err(DeviceError::OverBudget { .. })));
         assert_eq!(budget.limit(), None);
     }
 }

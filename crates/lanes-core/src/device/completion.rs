@@ -86,10 +86,7 @@ impl Completion {
 
     /// Of work that ends when the completer is told so.
     pub fn pending() -> (Self, Completer) {
-        let shared = Arc::new(Shared {
-            end: Mutex::default(),
-            ended: Condvar::new(),
-        });
+        let shared = Arc::new(Shared { end: Mutex::default(), ended: Condvar::new() });
         (Self(State::Pending(Arc::clone(&shared))), Completer(shared))
     }
 
@@ -112,10 +109,7 @@ impl Completion {
             if let Some(result) = &end.result {
                 return result.clone();
             }
-            end = shared
-                .ended
-                .wait(end)
-                .unwrap_or_else(PoisonError::into_inner);
+            end = shared.ended.wait(end).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -134,14 +128,8 @@ impl Completion {
             if let Some(result) = &end.result {
                 return Some(result.clone());
             }
-            let left = deadline
-                .checked_duration_since(Instant::now())
-                .filter(|left| !left.is_zero())?;
-            end = shared
-                .ended
-                .wait_timeout(end, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+            end = shared.ended.wait_timeout(end, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -159,11 +147,7 @@ impl Future for Completion {
             return Poll::Ready(result.clone());
         }
         // One entry per task, however often it polls.
-        if !end
-            .wakers
-            .iter()
-            .any(|waker| waker.will_wake(context.waker()))
-        {
+        if !end.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
             end.wakers.push(context.waker().clone());
         }
         Poll::Pending
@@ -172,11 +156,7 @@ impl Future for Completion {
 
 impl fmt::Debug for Completion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = if self.is_done() {
-            "Completion(done)"
-        } else {
-            "Completion(pending)"
-        };
+        let name = if self.is_done() { "Completion(done)" } else { "Completion(pending)" };
         f.write_str(name)
     }
 }
@@ -196,12 +176,7 @@ mod tests {
     }
 
     fn refused() -> Outcome {
-        Outcome {
-            refused: vec![Refusal {
-                seat: 3,
-                reason: "index 9 of 4".into(),
-            }],
-        }
+        Outcome { refused: vec![Refusal { seat: 3, reason: "index 9 of 4".into() }] }
     }
 
     #[test]
@@ -210,11 +185,7 @@ mod tests {
         let (count, mut polled) = (Arc::new(Count::default()), completion.clone());
         let waker = Waker::from(Arc::clone(&count));
         for _ in 0..3 {
-            assert!(
-                Pin::new(&mut polled)
-                    .poll(&mut Context::from_waker(&waker))
-                    .is_pending()
-            );
+            assert!(Pin::new(&mut polled).poll(&mut Context::from_waker(&waker)).is_pending());
         }
         assert!(!completion.is_done());
         assert!(completion.wait_timeout(Duration::from_millis(1)).is_none());
@@ -229,10 +200,7 @@ mod tests {
             Poll::Ready(Ok(outcome)) => assert_eq!(outcome, refused()),
             other => panic!("{other:?}"),
         }
-        assert_eq!(
-            completion.wait_timeout(Duration::ZERO).unwrap().unwrap(),
-            refused()
-        );
+        assert_eq!(completion.wait_timeout(Duration::ZERO).unwrap().unwrap(), refused());
     }
 
     #[test]

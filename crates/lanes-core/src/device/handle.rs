@@ -61,21 +61,12 @@ pub struct StateRows {
 impl StateRows {
     /// `rows` rows of `row_bytes`, or [`DeviceError::Invalid`] when `buffer` is not exactly that long.
     pub fn new(buffer: Buffer, row_bytes: usize, rows: u32) -> Result<Self, DeviceError> {
-        let need = u64::try_from(row_bytes)
-            .ok()
-            .and_then(|bytes| bytes.checked_mul(rows.into()));
+        let need = u64::try_from(row_bytes).ok().and_then(|bytes| bytes.checked_mul(rows.into()));
         if rows == 0 || need != Some(buffer.bytes()) {
-            let what = format!(
-                "{rows} rows of {row_bytes} bytes in a buffer of {} bytes",
-                buffer.bytes()
-            );
+            let what = format!("{rows} rows of {row_bytes} bytes in a buffer of {} bytes", buffer.bytes());
             return Err(DeviceError::Invalid { what });
         }
-        Ok(Self {
-            buffer,
-            row_bytes,
-            rows,
-        })
+        Ok(Self { buffer, row_bytes, rows })
     }
 
     /// The memory.
@@ -107,10 +98,7 @@ impl StateRows {
         if read.0 < self.rows && written < self.initial_row() {
             return Ok(());
         }
-        let what = format!(
-            "{op:?} on {} rows, the last of which is never written",
-            self.rows
-        );
+        let what = format!("{op:?} on {} rows, the last of which is never written", self.rows);
         Err(DeviceError::Invalid { what })
     }
 }

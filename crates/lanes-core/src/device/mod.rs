@@ -94,40 +94,22 @@ pub struct PrepareOptions<'a> {
 impl PrepareOptions<'_> {
     /// What every backend must know before it prepares `plan`: seats, slots and rows are there, the states' rows have
     /// the sizes the signature gives and lie in memory of their own, and no size passes `usize`.
-    pub fn check(
-        &self,
-        plan: &Checked<'_>,
-        capabilities: &Capabilities,
-    ) -> Result<(), DeviceError> {
+    pub fn check(&self, plan: &Checked<'_>, capabilities: &Capabilities) -> Result<(), DeviceError> {
         let Capacity { rows, max_seats } = self.capacity;
         let name = &plan.plan().name;
-        let invalid = |what: String| {
-            Err(DeviceError::Invalid {
-                what: format!("plan {name}: {what}"),
-            })
-        };
+        let invalid = |what: String| Err(DeviceError::Invalid { what: format!("plan {name}: {what}") });
         if max_seats == 0 || rows == 0 || self.slots == 0 {
-            return invalid(format!(
-                "{max_seats} seats, {rows} rows and {} slots: none may be 0",
-                self.slots
-            ));
+            return invalid(format!("{max_seats} seats, {rows} rows and {} slots: none may be 0", self.slots));
         }
         if self.slots > capabilities.slots_max {
             let (asked, most) = (self.slots, capabilities.slots_max);
             return Err(DeviceError::Unsupported {
-                what: format!(
-                    "{asked} slots of plan {name}, {} has at most {most}",
-                    capabilities.backend
-                ),
+                what: format!("{asked} slots of plan {name}, {} has at most {most}", capabilities.backend),
             });
         }
         let states = &plan.signature().states;
         if self.states.len() != states.len() {
-            return invalid(format!(
-                "rows of {} states given, and {} declared",
-                self.states.len(),
-                states.len()
-            ));
+            return invalid(format!("rows of {} states given, and {} declared", self.states.len(), states.len()));
         }
         for (spec, state) in states.iter().zip(self.states) {
             if state.row_bytes() != spec.bytes() || state.rows() != rows {
@@ -140,17 +122,8 @@ impl PrepareOptions<'_> {
                 ));
             }
         }
-        for (at, bytes) in plan
-            .plan()
-            .storages
-            .iter()
-            .map(crate::plan::Storage::bytes)
-            .enumerate()
-        {
-            if bytes
-                .checked_mul(max_seats as usize)
-                .is_none_or(|all| all > isize::MAX as usize)
-            {
+        for (at, bytes) in plan.plan().storages.iter().map(crate::plan::Storage::bytes).enumerate() {
+            if bytes.checked_mul(max_seats as usize).is_none_or(|all| all > isize::MAX as usize) {
                 return Err(DeviceError::TooLarge {
                     what: format!("storage {at} of plan {name} for {max_seats} seats"),
                     bytes: (bytes as u64).saturating_mul(max_seats.into()),
@@ -194,13 +167,7 @@ pub trait Device: Send + Sync {
     fn capabilities(&self) -> &Capabilities;
 
     /// `bytes` of zeroed memory for `what` (a label for errors), charged to the budget first.
-    fn allocate(
-        &self,
-        what: &str,
-        purpose: Purpose,
-        placement: Placement,
-        bytes: u64,
-    ) -> Result<Buffer, DeviceError>;
+    fn allocate(&self, what: &str, purpose: Purpose, placement: Placement, bytes: u64) -> Result<Buffer, DeviceError>;
 
     /// Copies `bytes` into a buffer, from byte `offset` of it on, after what was submitted before.
     fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
@@ -212,11 +179,7 @@ pub trait Device: Send + Sync {
     fn rows(&self, state: &StateRows, op: RowOp) -> Result<Completion, DeviceError>;
 
     /// Uploads constants, loads kernels and allocates all that turns of `plan` need.
-    fn prepare(
-        &self,
-        plan: &Checked<'_>,
-        options: &PrepareOptions<'_>,
-    ) -> Result<Executable, DeviceError>;
+    fn prepare(&self, plan: &Checked<'_>, options: &PrepareOptions<'_>) -> Result<Executable, DeviceError>;
 
     /// One of the executable's slots; [`DeviceError::Busy`] when all are on lease. Never waits.
     fn lease(&self, executable: &Executable) -> Result<Slot, DeviceError>;

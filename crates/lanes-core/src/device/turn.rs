@@ -43,48 +43,28 @@ impl RowCheck {
     /// Checks turns over rows of `capacity`.
     pub fn new(capacity: Capacity) -> Self {
         let rows = capacity.rows as usize;
-        Self {
-            capacity,
-            turn: 0,
-            read: vec![0; rows],
-            written: vec![0; rows],
-        }
+        Self { capacity, turn: 0, read: vec![0; rows], written: vec![0; rows] }
     }
 
     /// Checks turns of a model without states: only their number of seats.
     pub fn stateless(capacity: Capacity) -> Self {
-        Self {
-            capacity,
-            turn: 0,
-            read: Vec::new(),
-            written: Vec::new(),
-        }
+        Self { capacity, turn: 0, read: Vec::new(), written: Vec::new() }
     }
 
     /// The proof, or [`DeviceError::Invalid`] with the seat and the row.
     pub fn check<'a>(&mut self, seats: &'a [SeatRows]) -> Result<TurnRows<'a>, DeviceError> {
         let Capacity { rows, max_seats } = self.capacity;
         if seats.is_empty() || seats.len() > max_seats as usize {
-            return Err(invalid(format!(
-                "a turn of {} seats, where 1 to {max_seats} are prepared for",
-                seats.len()
-            )));
+            return Err(invalid(format!("a turn of {} seats, where 1 to {max_seats} are prepared for", seats.len())));
         }
         if self.read.is_empty() {
-            return Ok(TurnRows {
-                seats,
-                capacity: self.capacity,
-                rows: false,
-            });
+            return Ok(TurnRows { seats, capacity: self.capacity, rows: false });
         }
         self.turn += 1;
         for (at, seat) in seats.iter().enumerate() {
             let (read, write) = (seat.read.0 as usize, seat.write.0 as usize);
             if seat.read.0 >= rows {
-                return Err(invalid(format!(
-                    "seat {at} reads {}, and there are {rows} rows",
-                    seat.read
-                )));
+                return Err(invalid(format!("seat {at} reads {}, and there are {rows} rows", seat.read)));
             }
             if seat.write.0 >= rows - 1 {
                 let last = self.capacity.initial_row();
@@ -95,27 +75,17 @@ impl RowCheck {
             }
             self.read[read] = self.turn;
             if self.written[write] == self.turn {
-                return Err(invalid(format!(
-                    "seat {at} writes {}, as an earlier seat does",
-                    seat.write
-                )));
+                return Err(invalid(format!("seat {at} writes {}, as an earlier seat does", seat.write)));
             }
             self.written[write] = self.turn;
         }
         // Only now are all writes known.
         for (at, seat) in seats.iter().enumerate() {
             if self.read[seat.write.0 as usize] == self.turn {
-                return Err(invalid(format!(
-                    "seat {at} writes {}, which the turn reads",
-                    seat.write
-                )));
+                return Err(invalid(format!("seat {at} writes {}, which the turn reads", seat.write)));
             }
         }
-        Ok(TurnRows {
-            seats,
-            capacity: self.capacity,
-            rows: true,
-        })
+        Ok(TurnRows { seats, capacity: self.capacity, rows: true })
     }
 }
 
@@ -155,27 +125,14 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_seat_and_the_row() {
-        let mut check = RowCheck::new(Capacity {
-            rows: 4,
-            max_seats: 2,
-        });
-        let seat = |read, write| SeatRows {
-            read: RowId(read),
-            write: RowId(write),
-        };
-        let said =
-            |check: &mut RowCheck, seats: &[SeatRows]| check.check(seats).unwrap_err().to_string();
+        let mut check = RowCheck::new(Capacity { rows: 4, max_seats: 2 });
+        let seat = |read, write| SeatRows { read: RowId(read), write: RowId(write) };
+        let said = |check: &mut RowCheck, seats: &[SeatRows]| check.check(seats).unwrap_err().to_string();
         assert_eq!(
             said(&mut check, &[seat(3, 3)]),
             "invalid: seat 0 writes row3, and only rows below row3 are written"
         );
-        assert_eq!(
-            said(&mut check, &[seat(3, 0), seat(0, 1)]),
-            "invalid: seat 0 writes row0, which the turn reads"
-        );
-        assert_eq!(
-            said(&mut check, &[seat(3, 0), seat(3, 0)]),
-            "invalid: seat 1 writes row0, as an earlier seat does"
-        );
+        assert_eq!(said(&mut check, &[seat(3, 0), seat(0, 1)]), "invalid: seat 0 writes row0, which the turn reads");
+        assert_eq!(said(&mut check, &[seat(3, 0), seat(3, 0)]), "invalid: seat 1 writes row0, as an earlier seat does");
     }
 }

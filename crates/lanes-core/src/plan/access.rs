@@ -61,11 +61,7 @@ impl Region {
             let end = start + few.row_bytes;
             // The first run of `many` that ends past `start`, if it starts before `end`.
             let past = (start + 1).saturating_sub(many.offset + many.row_bytes);
-            let first = if many.rows == 1 {
-                usize::from(past > 0)
-            } else {
-                past.div_ceil(many.stride)
-            };
+            let first = if many.rows == 1 { usize::from(past > 0) } else { past.div_ceil(many.stride) };
             first < many.rows && many.offset + first * many.stride < end
         })
     }
@@ -99,20 +95,11 @@ impl Term {
     pub fn reads(&self, positions: usize) -> impl Iterator<Item = Region> + '_ {
         let (run, step) = (self.tap_len * 4, self.position_stride * 4);
         // Runs that lie end to end are one.
-        let (taps, run) = if self.tap_stride == self.tap_len {
-            (1, run * self.taps)
-        } else {
-            (self.taps, run)
-        };
+        let (taps, run) = if self.tap_stride == self.tap_len { (1, run * self.taps) } else { (self.taps, run) };
         (0..taps).map(move |tap| {
             let offset = (self.offset + tap * self.tap_stride) * 4;
             if positions > 1 && step >= run {
-                Region {
-                    offset,
-                    row_bytes: run,
-                    stride: step,
-                    rows: positions,
-                }
+                Region { offset, row_bytes: run, stride: step, rows: positions }
             } else {
                 // Overlapping windows cover everything from the first to the end of the last.
                 Region::contiguous(offset, step * (positions - 1) + run)
@@ -125,12 +112,7 @@ impl Contraction {
     /// The bytes it writes; of a checked plan.
     pub const fn writes(&self) -> Region {
         let (row_bytes, stride) = (self.n * 4, self.out_position_stride * 4);
-        Region {
-            offset: self.out_offset * 4,
-            row_bytes,
-            stride,
-            rows: self.positions,
-        }
+        Region { offset: self.out_offset * 4, row_bytes, stride, rows: self.positions }
     }
 }
 
@@ -149,40 +131,23 @@ impl Command {
                     Argument::Buffer { storage, uses } => Some((storage, uses)),
                     Argument::Scalar(_) => None,
                 })
-                .flat_map(|(storage, uses)| {
-                    uses.iter()
-                        .map(|&(region, access)| on(*storage, region, access))
-                })
+                .flat_map(|(storage, uses)| uses.iter().map(|&(region, access)| on(*storage, region, access)))
                 .collect(),
             Self::Contract(contraction) => contraction
                 .terms
                 .iter()
-                .flat_map(|term| {
-                    term.reads(contraction.positions)
-                        .map(|region| on(term.storage, region, Access::Read))
-                })
+                .flat_map(|term| term.reads(contraction.positions).map(|region| on(term.storage, region, Access::Read)))
                 .chain([on(contraction.out, contraction.writes(), Access::Write)])
                 .collect(),
-            Self::Copy { from, to } => vec![
-                on(from.0, from.1, Access::Read),
-                on(to.0, to.1, Access::Write),
-            ],
+            Self::Copy { from, to } => vec![on(from.0, from.1, Access::Read), on(to.0, to.1, Access::Write)],
             Self::Fill { to, .. } => vec![on(to.0, to.1, Access::Write)],
             Self::Gather { state, row, to } => vec![
-                Touch {
-                    place: Place::RowRead(*state),
-                    region: *row,
-                    access: Access::Read,
-                },
+                Touch { place: Place::RowRead(*state), region: *row, access: Access::Read },
                 on(to.0, to.1, Access::Write),
             ],
             Self::Scatter { from, state, row } => vec![
                 on(from.0, from.1, Access::Read),
-                Touch {
-                    place: Place::RowWritten(*state),
-                    region: *row,
-                    access: Access::Write,
-                },
+                Touch { place: Place::RowWritten(*state), region: *row, access: Access::Write },
             ],
         }
     }
@@ -197,20 +162,16 @@ mod tests {
     /// The bytes of a region, one by one.
     fn bytes(region: Region) -> BTreeSet<usize> {
         (0..region.rows)
-            .flat_map(|row| {
-                (0..region.row_bytes).map(move |at| region.offset + row * region.stride + at)
-            })
+            .flat_map(|row| (0..region.row_bytes).map(move |at| region.offset + row * region.stride + at))
             .collect()
     }
 
     fn region() -> impl Strategy<Value = Region> {
-        (0usize..40, 1usize..8, 0usize..9, 1usize..7).prop_map(|(offset, row_bytes, gap, rows)| {
-            Region {
-                offset,
-                row_bytes,
-                stride: row_bytes + gap,
-                rows,
-            }
+        (0usize..40, 1usize..8, 0usize..9, 1usize..7).prop_map(|(offset, row_bytes, gap, rows)| Region {
+            offset,
+            row_bytes,
+            stride: row_bytes + gap,
+            rows,
         })
     }
 

@@ -12,9 +12,7 @@
 //!
 //! Sums and products of the plan's numbers are checked, so that after it they cannot pass `usize`.
 
-use super::{
-    Argument, Command, Contraction, Place, Plan, Region, Scalar, Storage, StorageId, Term, Touch,
-};
+use super::{Argument, Command, Contraction, Place, Plan, Region, Scalar, Storage, StorageId, Term, Touch};
 use crate::device::DeviceError;
 use crate::{Scope, Signature};
 use loom_compiler::ir::ParameterKind;
@@ -104,9 +102,7 @@ pub enum PlanError {
 impl PlanError {
     /// For a device: the request is wrong, whatever the device.
     pub fn of_plan(self, name: &str) -> DeviceError {
-        DeviceError::Invalid {
-            what: format!("plan {name}: {self}"),
-        }
+        DeviceError::Invalid { what: format!("plan {name}: {self}") }
     }
 }
 
@@ -132,31 +128,18 @@ impl<'a> Checked<'a> {
 impl Plan {
     /// The proof that a device can take it, or the first thing that is wrong with it, in program order.
     pub fn check<'a>(&'a self, signature: &'a Signature) -> Result<Checked<'a>, PlanError> {
-        let mut check = Check {
-            plan: self,
-            at: String::new(),
-            written: BTreeMap::new(),
-        };
+        let mut check = Check { plan: self, at: String::new(), written: BTreeMap::new() };
         check.storages(signature)?;
         if self.commands.len() > COMMANDS_MAX {
-            let what = format!(
-                "{} commands, and a plan has at most {COMMANDS_MAX}",
-                self.commands.len()
-            );
-            return Err(PlanError::Mismatch {
-                at: "the plan".into(),
-                what,
-            });
+            let what = format!("{} commands, and a plan has at most {COMMANDS_MAX}", self.commands.len());
+            return Err(PlanError::Mismatch { at: "the plan".into(), what });
         }
         for (number, command) in self.commands.iter().enumerate() {
             check.at = format!("command {number} ({})", command.label());
             check.command(command)?;
         }
         check.all_written(signature)?;
-        Ok(Checked {
-            plan: self,
-            signature,
-        })
+        Ok(Checked { plan: self, signature })
     }
 }
 
@@ -170,10 +153,7 @@ struct Check<'a> {
 
 impl<'a> Check<'a> {
     fn mismatch(&self, what: impl Into<String>) -> PlanError {
-        PlanError::Mismatch {
-            at: self.at.clone(),
-            what: what.into(),
-        }
+        PlanError::Mismatch { at: self.at.clone(), what: what.into() }
     }
 
     fn storages(&mut self, signature: &Signature) -> Result<(), PlanError> {
@@ -185,47 +165,24 @@ impl<'a> Check<'a> {
             let (what, id, has, found, declared) = match *storage {
                 Storage::Constant { .. } | Storage::Scratch { .. } => continue,
                 Storage::Input { port, bytes } => {
-                    let port_at = signature
-                        .inputs
-                        .get(port)
-                        .map(|port| (port.bytes(), port.scope));
+                    let port_at = signature.inputs.get(port).map(|port| (port.bytes(), port.scope));
                     ("input", port, &mut has_input, (bytes, Scope::Seat), port_at)
                 }
                 Storage::SharedInput { port, bytes } => {
-                    let port_at = signature
-                        .inputs
-                        .get(port)
-                        .map(|port| (port.bytes(), port.scope));
+                    let port_at = signature.inputs.get(port).map(|port| (port.bytes(), port.scope));
                     ("input", port, &mut has_input, (bytes, Scope::Turn), port_at)
                 }
                 Storage::Output { port, bytes } => {
-                    let port_at = signature
-                        .outputs
-                        .get(port)
-                        .map(|port| (port.bytes(), port.scope));
-                    (
-                        "output",
-                        port,
-                        &mut has_output,
-                        (bytes, Scope::Seat),
-                        port_at,
-                    )
+                    let port_at = signature.outputs.get(port).map(|port| (port.bytes(), port.scope));
+                    ("output", port, &mut has_output, (bytes, Scope::Seat), port_at)
                 }
                 Storage::State { state, bytes } => {
-                    let spec = signature
-                        .states
-                        .get(state)
-                        .map(|spec| (spec.bytes(), Scope::Seat));
+                    let spec = signature.states.get(state).map(|spec| (spec.bytes(), Scope::Seat));
                     ("state", state, &mut has_state, (bytes, Scope::Seat), spec)
                 }
             };
             let Some(declared) = declared else {
-                return Err(PlanError::Unknown {
-                    at: self.at.clone(),
-                    what,
-                    id,
-                    count: has.len(),
-                });
+                return Err(PlanError::Unknown { at: self.at.clone(), what, id, count: has.len() });
             };
             if found != declared {
                 let ((bytes, scope), (declared_bytes, declared_scope)) = (found, declared);
@@ -239,28 +196,17 @@ impl<'a> Check<'a> {
         }
         self.at = "the plan".into();
         if let Some(port) = has_output.iter().position(|has| !has) {
-            return Err(self.mismatch(format!(
-                "no storage for output {}",
-                signature.outputs[port].name
-            )));
+            return Err(self.mismatch(format!("no storage for output {}", signature.outputs[port].name)));
         }
         if let Some(state) = has_state.iter().position(|has| !has) {
-            return Err(self.mismatch(format!(
-                "no storage for state {}",
-                signature.states[state].input
-            )));
+            return Err(self.mismatch(format!("no storage for state {}", signature.states[state].input)));
         }
         Ok(())
     }
 
     fn command(&mut self, command: &Command) -> Result<(), PlanError> {
         match command {
-            Command::Dispatch {
-                kernel,
-                workload,
-                arguments,
-                ..
-            } => {
+            Command::Dispatch { kernel, workload, arguments, .. } => {
                 self.dispatch(kernel.0 as usize, workload, arguments)?;
             }
             Command::Contract(contraction) => self.contract(contraction)?,
@@ -272,10 +218,7 @@ impl<'a> Check<'a> {
             Command::Fill { to, .. } => {
                 self.write_to(to.0, &to.1)?;
                 if to.1.row_bytes % 4 != 0 {
-                    return Err(self.mismatch(format!(
-                        "runs of {} bytes, not whole 4-byte patterns",
-                        to.1.row_bytes
-                    )));
+                    return Err(self.mismatch(format!("runs of {} bytes, not whole 4-byte patterns", to.1.row_bytes)));
                 }
             }
             Command::Gather { state, row, to } => {
@@ -294,15 +237,12 @@ impl<'a> Check<'a> {
 
     fn find(&self, id: StorageId) -> Result<&'a Storage, PlanError> {
         let count = self.plan.storages.len();
-        self.plan
-            .storages
-            .get(id.0 as usize)
-            .ok_or_else(|| PlanError::Unknown {
-                at: self.at.clone(),
-                what: "storage",
-                id: id.0 as usize,
-                count,
-            })
+        self.plan.storages.get(id.0 as usize).ok_or_else(|| PlanError::Unknown {
+            at: self.at.clone(),
+            what: "storage",
+            id: id.0 as usize,
+            count,
+        })
     }
 
     fn region(&self, id: StorageId, storage: &Storage, region: &Region) -> Result<(), PlanError> {
@@ -316,22 +256,11 @@ impl<'a> Check<'a> {
             return Ok(());
         };
         let (at, bytes) = (self.at.clone(), storage.bytes());
-        Err(PlanError::Region {
-            at,
-            storage: id.0,
-            region: *region,
-            bytes,
-            why,
-        })
+        Err(PlanError::Region { at, storage: id.0, region: *region, bytes, why })
     }
 
     fn access(&self, verb: &'static str, id: StorageId, kind: &'static str) -> PlanError {
-        PlanError::Access {
-            at: self.at.clone(),
-            verb,
-            storage: id.0,
-            kind,
-        }
+        PlanError::Access { at: self.at.clone(), verb, storage: id.0, kind }
     }
 
     fn read_from(&self, id: StorageId, region: &Region) -> Result<(), PlanError> {
@@ -346,12 +275,8 @@ impl<'a> Check<'a> {
         let storage = self.find(id)?;
         match storage {
             Storage::Output { .. } | Storage::Scratch { .. } => self.region(id, storage, region),
-            Storage::State { .. } => {
-                Err(self.access("writes", id, "a state: only a scatter writes it"))
-            }
-            Storage::Constant { .. } => {
-                Err(self.access("writes", id, "a constant: it is only read"))
-            }
+            Storage::State { .. } => Err(self.access("writes", id, "a state: only a scatter writes it")),
+            Storage::Constant { .. } => Err(self.access("writes", id, "a constant: it is only read")),
             Storage::Input { .. } | Storage::SharedInput { .. } => {
                 Err(self.access("writes", id, "an input: it is only read"))
             }
@@ -370,44 +295,22 @@ impl<'a> Check<'a> {
         if (from.row_bytes, from.rows) == (to.row_bytes, to.rows) {
             return Ok(());
         }
-        let (
-            Region {
-                rows, row_bytes, ..
-            },
-            Region {
-                rows: to_rows,
-                row_bytes: to_bytes,
-                ..
-            },
-        ) = (from, to);
-        Err(self.mismatch(format!(
-            "{rows} runs of {row_bytes} bytes go to {to_rows} runs of {to_bytes}"
-        )))
+        let (Region { rows, row_bytes, .. }, Region { rows: to_rows, row_bytes: to_bytes, .. }) = (from, to);
+        Err(self.mismatch(format!("{rows} runs of {row_bytes} bytes go to {to_rows} runs of {to_bytes}")))
     }
 
-    fn dispatch(
-        &self,
-        kernel: usize,
-        workload: &[Scalar],
-        arguments: &[Argument],
-    ) -> Result<(), PlanError> {
+    fn dispatch(&self, kernel: usize, workload: &[Scalar], arguments: &[Argument]) -> Result<(), PlanError> {
         let count = self.plan.kernels.len();
-        let image = self
-            .plan
-            .kernels
-            .get(kernel)
-            .ok_or_else(|| PlanError::Unknown {
-                at: self.at.clone(),
-                what: "kernel",
-                id: kernel,
-                count,
-            })?;
+        let image = self.plan.kernels.get(kernel).ok_or_else(|| PlanError::Unknown {
+            at: self.at.clone(),
+            what: "kernel",
+            id: kernel,
+            count,
+        })?;
         let wrong = |what: String| self.mismatch(format!("kernel {}: {what}", image.name));
         let (found, expected) = (workload.len(), image.launch.workload.len());
         if found != expected {
-            return Err(wrong(format!(
-                "{found} workload arguments, and it has {expected}"
-            )));
+            return Err(wrong(format!("{found} workload arguments, and it has {expected}")));
         }
         let (found, expected) = (arguments.len(), image.parameters.len());
         if found != expected {
@@ -419,14 +322,10 @@ impl<'a> Check<'a> {
                 (Argument::Scalar(_), ParameterKind::Scalar(_)) => continue,
                 (Argument::Buffer { storage, uses }, ParameterKind::Buffer) => (*storage, uses),
                 (Argument::Scalar(_), ParameterKind::Buffer) => {
-                    return Err(wrong(format!(
-                        "a scalar for argument {name}, which is a buffer"
-                    )));
+                    return Err(wrong(format!("a scalar for argument {name}, which is a buffer")));
                 }
                 (Argument::Buffer { .. }, ParameterKind::Scalar(ty)) => {
-                    return Err(wrong(format!(
-                        "a buffer for argument {name}, which is {ty}"
-                    )));
+                    return Err(wrong(format!("a buffer for argument {name}, which is {ty}")));
                 }
             };
             for (region, access) in uses {
@@ -443,42 +342,24 @@ impl<'a> Check<'a> {
             }
             // What is only read may be shared by threads, so the kernel itself is asked.
             if image.stores_to(at) && !uses.iter().any(|(_, access)| access.writes()) {
-                return Err(wrong(format!(
-                    "it stores to argument {name}, which is only read"
-                )));
+                return Err(wrong(format!("it stores to argument {name}, which is only read")));
             }
         }
         Ok(())
     }
 
     fn contract(&self, contraction: &Contraction) -> Result<(), PlanError> {
-        let Contraction {
-            terms,
-            weights,
-            bias,
-            positions,
-            n,
-            out,
-            out_position_stride,
-            ..
-        } = contraction;
+        let Contraction { terms, weights, bias, positions, n, out, out_position_stride, .. } = contraction;
         let k = terms
             .iter()
-            .try_fold(0usize, |sum, term| {
-                sum.checked_add(term.taps.checked_mul(term.tap_len)?)
-            })
+            .try_fold(0usize, |sum, term| sum.checked_add(term.taps.checked_mul(term.tap_len)?))
             .filter(|&k| k.checked_mul(*n) == Some(weights.len()));
         let Some(k) = k else {
             let runs: Vec<_> = terms.iter().map(|term| (term.taps, term.tap_len)).collect();
-            return Err(self.mismatch(format!(
-                "{} weights for windows {runs:?} and {n} columns",
-                weights.len()
-            )));
+            return Err(self.mismatch(format!("{} weights for windows {runs:?} and {n} columns", weights.len())));
         };
         if k == 0 || *n == 0 || *positions == 0 {
-            return Err(self.mismatch(format!(
-                "K is {k}, N is {n}, {positions} positions: none may be 0"
-            )));
+            return Err(self.mismatch(format!("K is {k}, N is {n}, {positions} positions: none may be 0")));
         }
         if let Some(bias) = bias.as_ref().filter(|bias| bias.len() != *n) {
             return Err(self.mismatch(format!("{} bias values for {n} columns", bias.len())));
@@ -488,21 +369,12 @@ impl<'a> Check<'a> {
         }
         let storage = self.whole_f32s(*out)?;
         let bytes = |elements: usize| elements.checked_mul(4);
-        let (Some(offset), Some(row_bytes), Some(stride)) = (
-            bytes(contraction.out_offset),
-            bytes(*n),
-            bytes(*out_position_stride),
-        ) else {
-            return Err(self.mismatch(format!(
-                "results {out_position_stride} elements apart end past any storage"
-            )));
+        let (Some(offset), Some(row_bytes), Some(stride)) =
+            (bytes(contraction.out_offset), bytes(*n), bytes(*out_position_stride))
+        else {
+            return Err(self.mismatch(format!("results {out_position_stride} elements apart end past any storage")));
         };
-        let region = Region {
-            offset,
-            row_bytes,
-            stride,
-            rows: *positions,
-        };
+        let region = Region { offset, row_bytes, stride, rows: *positions };
         self.region(*out, storage, &region)?;
         self.write_to(*out, &region)
     }
@@ -512,21 +384,11 @@ impl<'a> Check<'a> {
         if matches!(storage, Storage::State { .. }) {
             return Err(self.access("reads", term.storage, "a state: only a gather reads it"));
         }
-        let Term {
-            offset,
-            position_stride,
-            taps,
-            tap_stride,
-            tap_len,
-            ..
-        } = *term;
+        let Term { offset, position_stride, taps, tap_stride, tap_len, .. } = *term;
         let end = || {
             let last = positions.checked_sub(1)?.checked_mul(position_stride)?;
             let tap = taps.checked_sub(1)?.checked_mul(tap_stride)?;
-            let end = offset
-                .checked_add(last)?
-                .checked_add(tap)?
-                .checked_add(tap_len)?;
+            let end = offset.checked_add(last)?.checked_add(tap)?.checked_add(tap_len)?;
             (tap_len > 0).then_some(end)
         };
         match end() {
@@ -542,11 +404,7 @@ impl<'a> Check<'a> {
         let storage = self.find(id)?;
         match storage.bytes() % 4 {
             0 => Ok(storage),
-            _ => Err(self.mismatch(format!(
-                "storage {} of {} bytes, not whole f32s",
-                id.0,
-                storage.bytes()
-            ))),
+            _ => Err(self.mismatch(format!("storage {} of {} bytes, not whole f32s", id.0, storage.bytes()))),
         }
     }
 
@@ -555,50 +413,28 @@ impl<'a> Check<'a> {
         let touches = command.touches();
         for (at, a) in touches.iter().enumerate() {
             for (b_at, b) in touches.iter().enumerate().skip(at + 1) {
-                let conflict = a.place == b.place
-                    && a.access.conflicts(b.access)
-                    && a.region.overlaps(&b.region);
+                let conflict = a.place == b.place && a.access.conflicts(b.access) && a.region.overlaps(&b.region);
                 if conflict && operand(command, at) != operand(command, b_at) {
-                    return Err(PlanError::Overlap {
-                        at: self.at.clone(),
-                        storage: number(a.place),
-                    });
+                    return Err(PlanError::Overlap { at: self.at.clone(), storage: number(a.place) });
                 }
             }
         }
-        for Touch {
-            place,
-            region,
-            access,
-        } in &touches
-        {
+        for Touch { place, region, access } in &touches {
             let Place::Storage(id) = *place else { continue };
-            let kept = matches!(
-                self.plan.storages[id.0 as usize],
-                Storage::Scratch { .. } | Storage::Output { .. }
-            );
+            let kept = matches!(self.plan.storages[id.0 as usize], Storage::Scratch { .. } | Storage::Output { .. });
             if kept && access.reads() {
                 let gap = match self.written.get(place) {
-                    Some(written) => region
-                        .runs()
-                        .find_map(|(start, end)| written.gap(start, end)),
+                    Some(written) => region.runs().find_map(|(start, end)| written.gap(start, end)),
                     None => Some(region.offset),
                 };
                 if let Some(byte) = gap {
-                    return Err(PlanError::ReadBeforeWrite {
-                        at: self.at.clone(),
-                        storage: id.0,
-                        byte,
-                    });
+                    return Err(PlanError::ReadBeforeWrite { at: self.at.clone(), storage: id.0, byte });
                 }
             }
         }
         for touch in touches.iter().filter(|touch| touch.access.writes()) {
             let written = self.written.entry(touch.place).or_default();
-            touch
-                .region
-                .runs()
-                .for_each(|(start, end)| written.add(start, end));
+            touch.region.runs().for_each(|(start, end)| written.add(start, end));
         }
         Ok(())
     }
@@ -608,22 +444,15 @@ impl<'a> Check<'a> {
         for (number, storage) in self.plan.storages.iter().enumerate() {
             let id = StorageId(number as u32);
             let (place, what) = match *storage {
-                Storage::Output { port, .. } => (
-                    Place::Storage(id),
-                    format!("output {}", signature.outputs[port].name),
-                ),
-                Storage::State { state, .. } => (
-                    Place::RowWritten(id),
-                    format!("the new row of state {}", signature.states[state].input),
-                ),
+                Storage::Output { port, .. } => {
+                    (Place::Storage(id), format!("output {}", signature.outputs[port].name))
+                }
+                Storage::State { state, .. } => {
+                    (Place::RowWritten(id), format!("the new row of state {}", signature.states[state].input))
+                }
                 _ => continue,
             };
-            if let Some(byte) = self
-                .written
-                .get(&place)
-                .unwrap_or(&nothing)
-                .gap(0, storage.bytes())
-            {
+            if let Some(byte) = self.written.get(&place).unwrap_or(&nothing).gap(0, storage.bytes()) {
                 return Err(PlanError::Unwritten { what, byte });
             }
         }
@@ -661,12 +490,7 @@ impl Region {
     }
 
     fn runs(&self) -> impl Iterator<Item = (usize, usize)> {
-        let Self {
-            offset,
-            row_bytes,
-            stride,
-            rows,
-        } = self.joined();
+        let Self { offset, row_bytes, stride, rows } = self.joined();
         (0..rows).map(move |row| (offset + row * stride, offset + row * stride + row_bytes))
     }
 }
@@ -678,12 +502,7 @@ struct Runs(BTreeMap<usize, usize>);
 impl Runs {
     fn add(&mut self, mut start: usize, mut end: usize) {
         // Take in every run that overlaps or touches the new one.
-        while let Some((&at, &past)) = self
-            .0
-            .range(..=end)
-            .next_back()
-            .filter(|&(_, &past)| past >= start)
-        {
+        while let Some((&at, &past)) = self.0.range(..=end).next_back().filter(|&(_, &past)| past >= start) {
             self.0.remove(&at);
             (start, end) = (start.min(at), end.max(past));
         }
@@ -692,11 +511,7 @@ impl Runs {
 
     /// The first byte of `start..end` that is in none.
     fn gap(&self, start: usize, end: usize) -> Option<usize> {
-        let covered = self
-            .0
-            .range(..=start)
-            .next_back()
-            .map_or(start, |(_, &past)| past.max(start));
+        let covered = self.0.range(..=start).next_back().map_or(start, |(_, &past)| past.max(start));
         (covered < end).then_some(covered)
     }
 }
