@@ -252,11 +252,7 @@ impl Parser<'_> {
 
     /// Whether the `{` here opens a region.
     fn opens_region(&self) -> bool {
-        match self.kind(self.at + 1) {
-            Some(Kind::OpName | Kind::Label | Kind::BraceClose) => true,
-            Some(Kind::Value) => true,
-            _ => false,
-        }
+        matches!(self.kind(self.at + 1), Some(Kind::OpName | Kind::Label | Kind::BraceClose | Kind::Value))
     }
 
     fn region(&mut self, depth: usize) -> Option<Region> {

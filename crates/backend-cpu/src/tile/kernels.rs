@@ -52,32 +52,36 @@ pub(super) fn map(isa: Isa) -> Map {
     }
 }
 
+/// Whether a fused multiply-add is an instruction on every machine of the build's target: without one, the polynomials
+/// of `math` are calls, and loops over them are not worth compiling.
+const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+
 unsafe fn portable(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
     // SAFETY: the caller's promises are `Map`'s.
-    unsafe { any(op, to, from, n) }
+    unsafe { any::<FUSED>(op, to, from, n) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn avx2(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
     // SAFETY: the caller's promises are `Map`'s.
-    unsafe { any(op, to, from, n) }
+    unsafe { any::<true>(op, to, from, n) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn avx512(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
     // SAFETY: the caller's promises are `Map`'s.
-    unsafe { any(op, to, from, n) }
+    unsafe { any::<true>(op, to, from, n) }
 }
 
-/// `count` elements from `at`, the rest of the chunk being `rest`.
+/// `count` elements of the operand from its element `first` on, the rest of the chunk being `rest`.
 #[inline(always)]
-unsafe fn load<T: Copy, const EACH: bool>(at: *const u8, first: usize, count: usize, rest: T) -> [T; CHUNK] {
-    let at = at.cast::<T>();
+unsafe fn load<T: Copy>(operand: Operand, first: usize, count: usize, rest: T) -> [T; CHUNK] {
+    let at = operand.at.cast::<T>();
     // SAFETY: the caller's operand is valid for `first + count` elements, or for one.
     unsafe {
-        if !EACH {
+        if !operand.each {
             return [at.read_unaligned(); CHUNK];
         }
         if count == CHUNK {
@@ -107,47 +111,19 @@ unsafe fn store<T: Copy>(to: *mut u8, first: usize, count: usize, chunk: [T; CHU
 }
 
 #[inline(always)]
-unsafe fn map1<A: Copy + Default, R: Copy + Default>(
-    to: *mut u8,
-    [a, ..]: [Operand; 3],
-    n: usize,
-    f: impl Fn(A) -> R + Copy,
-) {
-    #[inline(always)]
-    unsafe fn go<A: Copy + Default, R: Copy + Default, const EACH: bool>(
-        to: *mut u8,
-        a: *const u8,
-        n: usize,
-        f: impl Fn(A) -> R,
-    ) {
-        let mut first = 0;
-        while first < n {
-            let count = (n - first).min(CHUNK);
-            // SAFETY: `first + count <= n`.
-            let x = unsafe { load::<A, EACH>(a, first, count, A::default()) };
-            let mut r = [R::default(); CHUNK];
-            for i in 0..CHUNK {
-                r[i] = f(x[i]);
-            }
-            // SAFETY: as above.
-            unsafe { store(to, first, count, r) };
-            first += count;
+unsafe fn map1<A: Copy + Default, R: Copy + Default>(to: *mut u8, [a, ..]: [Operand; 3], n: usize, f: impl Fn(A) -> R) {
+    let mut first = 0;
+    while first < n {
+        let count = (n - first).min(CHUNK);
+        // SAFETY: the caller's promises are `Map`'s; `first + count <= n`.
+        let x = unsafe { load(a, first, count, A::default()) };
+        let mut r = [R::default(); CHUNK];
+        for i in 0..CHUNK {
+            r[i] = f(x[i]);
         }
-    }
-    // SAFETY: the caller's promises are `Map`'s.
-    unsafe {
-        if a.each {
-            go::<A, R, true>(to, a.at, n, f);
-        } else {
-            // One result for all.
-            let value = [f(a.at.cast::<A>().read_unaligned()); CHUNK];
-            let mut first = 0;
-            while first < n {
-                let count = (n - first).min(CHUNK);
-                store(to, first, count, value);
-                first += count;
-            }
-        }
+        // SAFETY: as above.
+        unsafe { store(to, first, count, r) };
+        first += count;
     }
 }
 
@@ -156,44 +132,20 @@ unsafe fn map2<A: Copy + Default, B: Copy + Default, R: Copy + Default>(
     to: *mut u8,
     [a, b, _]: [Operand; 3],
     n: usize,
-    f: impl Fn(A, B) -> R + Copy,
+    f: impl Fn(A, B) -> R,
 ) {
-    #[inline(always)]
-    unsafe fn go<A: Copy + Default, B: Copy + Default, R: Copy + Default, const EA: bool, const EB: bool>(
-        to: *mut u8,
-        a: *const u8,
-        b: *const u8,
-        n: usize,
-        f: impl Fn(A, B) -> R,
-    ) {
-        let mut first = 0;
-        while first < n {
-            let count = (n - first).min(CHUNK);
-            // SAFETY: `first + count <= n`.
-            let (x, y) =
-                unsafe { (load::<A, EA>(a, first, count, A::default()), load::<B, EB>(b, first, count, B::default())) };
-            let mut r = [R::default(); CHUNK];
-            for i in 0..CHUNK {
-                r[i] = f(x[i], y[i]);
-            }
-            // SAFETY: as above.
-            unsafe { store(to, first, count, r) };
-            first += count;
+    let mut first = 0;
+    while first < n {
+        let count = (n - first).min(CHUNK);
+        // SAFETY: the caller's promises are `Map`'s; `first + count <= n`.
+        let (x, y) = unsafe { (load(a, first, count, A::default()), load(b, first, count, B::default())) };
+        let mut r = [R::default(); CHUNK];
+        for i in 0..CHUNK {
+            r[i] = f(x[i], y[i]);
         }
-    }
-    // SAFETY: the caller's promises are `Map`'s.
-    unsafe {
-        match (a.each, b.each) {
-            (true, true) => go::<A, B, R, true, true>(to, a.at, b.at, n, f),
-            (true, false) => go::<A, B, R, true, false>(to, a.at, b.at, n, f),
-            (false, _) => {
-                if b.each {
-                    go::<A, B, R, false, true>(to, a.at, b.at, n, f);
-                } else {
-                    go::<A, B, R, false, false>(to, a.at, b.at, n, f);
-                }
-            }
-        }
+        // SAFETY: as above.
+        unsafe { store(to, first, count, r) };
+        first += count;
     }
 }
 
@@ -202,53 +154,28 @@ unsafe fn map3<A: Copy + Default, T: Copy + Default>(
     to: *mut u8,
     [a, b, c]: [Operand; 3],
     n: usize,
-    f: impl Fn(A, T, T) -> T + Copy,
+    f: impl Fn(A, T, T) -> T,
 ) {
-    #[inline(always)]
-    unsafe fn go<A: Copy + Default, T: Copy + Default, const EA: bool, const EB: bool, const EC: bool>(
-        to: *mut u8,
-        [a, b, c]: [Operand; 3],
-        n: usize,
-        f: impl Fn(A, T, T) -> T,
-    ) {
-        let mut first = 0;
-        while first < n {
-            let count = (n - first).min(CHUNK);
-            // SAFETY: `first + count <= n`.
-            let (x, y, z) = unsafe {
-                (
-                    load::<A, EA>(a.at, first, count, A::default()),
-                    load::<T, EB>(b.at, first, count, T::default()),
-                    load::<T, EC>(c.at, first, count, T::default()),
-                )
-            };
-            let mut r = [T::default(); CHUNK];
-            for i in 0..CHUNK {
-                r[i] = f(x[i], y[i], z[i]);
-            }
-            // SAFETY: as above.
-            unsafe { store(to, first, count, r) };
-            first += count;
+    let mut first = 0;
+    while first < n {
+        let count = (n - first).min(CHUNK);
+        // SAFETY: the caller's promises are `Map`'s; `first + count <= n`.
+        let (x, y, z) = unsafe {
+            let y = load(b, first, count, T::default());
+            (load(a, first, count, A::default()), y, load(c, first, count, T::default()))
+        };
+        let mut r = [T::default(); CHUNK];
+        for i in 0..CHUNK {
+            r[i] = f(x[i], y[i], z[i]);
         }
-    }
-    let from = [a, b, c];
-    // SAFETY: the caller's promises are `Map`'s.
-    unsafe {
-        match (a.each, b.each, c.each) {
-            (true, true, true) => go::<A, T, true, true, true>(to, from, n, f),
-            (true, true, false) => go::<A, T, true, true, false>(to, from, n, f),
-            (true, false, true) => go::<A, T, true, false, true>(to, from, n, f),
-            (true, false, false) => go::<A, T, true, false, false>(to, from, n, f),
-            (false, true, true) => go::<A, T, false, true, true>(to, from, n, f),
-            (false, true, false) => go::<A, T, false, true, false>(to, from, n, f),
-            (false, false, true) => go::<A, T, false, false, true>(to, from, n, f),
-            (false, false, false) => go::<A, T, false, false, false>(to, from, n, f),
-        }
+        // SAFETY: as above.
+        unsafe { store(to, first, count, r) };
+        first += count;
     }
 }
 
 #[inline(always)]
-unsafe fn any(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
+unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
     use ScalarType as S;
     // SAFETY, for all of it: the caller's promises are `Map`'s, and the types read are the op's.
     unsafe {
@@ -259,9 +186,9 @@ unsafe fn any(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
                 4 => map1(to, from, n, |x: u32| x),
                 _ => map1(to, from, n, |x: u64| x),
             },
-            Op::Unary(unary, S::F32) => unary_f32(unary, op, to, from, n),
-            Op::Binary(binary, S::F32) => binary_f32(binary, op, to, from, n),
-            Op::Ternary(Ternary::FmaF, S::F32) => map3(to, from, n, f32::mul_add),
+            Op::Unary(unary, S::F32) => unary_f32::<MATH>(unary, op, to, from, n),
+            Op::Binary(binary, S::F32) => binary_f32::<MATH>(binary, op, to, from, n),
+            Op::Ternary(Ternary::FmaF, S::F32) if MATH => map3(to, from, n, f32::mul_add),
             Op::Ternary(Ternary::ClampOrderedF, S::F32) => map3(to, from, n, |v: f32, low: f32, high: f32| {
                 let r = if v < low { low } else { v };
                 if r > high { high } else { r }
@@ -326,21 +253,22 @@ fn f32_to_bf16(x: f32) -> u16 {
 }
 
 #[inline(always)]
-unsafe fn unary_f32(unary: Unary, op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
+unsafe fn unary_f32<const MATH: bool>(unary: Unary, op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
     macro_rules! functions {
         ($($name:ident $f:expr,)*) => {
             // SAFETY: the caller's promises are `Map`'s.
             unsafe { match unary {
-                $(Unary::$name => map1(to, from, n, $f),)*
-                Unary::NegI | Unary::AbsI | Unary::CtlzI | Unary::CttzI | Unary::CtpopI | Unary::SignI
-                | Unary::SinF | Unary::CosF | Unary::TanF | Unary::AsinF | Unary::AcosF | Unary::AtanF
-                | Unary::SinTurnsF | Unary::CosTurnsF => each(op, to, from, n),
+                Unary::NegF => map1(to, from, n, |x: u32| x ^ 0x8000_0000),
+                Unary::AbsF => map1(to, from, n, |x: u32| x & 0x7fff_ffff),
+                Unary::SqrtF => map1(to, from, n, math::sqrt),
+                Unary::RsqrtF => map1(to, from, n, math::rsqrt),
+                $(Unary::$name if MATH => map1(to, from, n, $f),)*
+                _ => each(op, to, from, n),
             } }
         };
     }
+    // The others are calls of the standard library, whatever the instructions.
     functions! {
-        NegF |x: u32| x ^ 0x8000_0000,
-        AbsF |x: u32| x & 0x7fff_ffff,
         SignF math::sign,
         CeilF f32::ceil,
         FloorF f32::floor,
@@ -354,8 +282,6 @@ unsafe fn unary_f32(unary: Unary, op: Op, to: *mut u8, from: [Operand; 3], n: us
         Log2F math::log2,
         Log10F math::log10,
         Log1pF math::log1p,
-        SqrtF math::sqrt,
-        RsqrtF math::rsqrt,
         CbrtF math::cbrt,
         SinhF math::sinh,
         CoshF math::cosh,
@@ -374,7 +300,7 @@ unsafe fn unary_f32(unary: Unary, op: Op, to: *mut u8, from: [Operand; 3], n: us
 }
 
 #[inline(always)]
-unsafe fn binary_f32(binary: Binary, op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
+unsafe fn binary_f32<const MATH: bool>(binary: Binary, op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
     // SAFETY: the caller's promises are `Map`'s.
     unsafe {
         match binary {
@@ -387,42 +313,45 @@ unsafe fn binary_f32(binary: Binary, op: Op, to: *mut u8, from: [Operand; 3], n:
             Binary::MaxNumF => map2(to, from, n, math::maxnum),
             Binary::MinimumF => map2(to, from, n, math::minimum),
             Binary::MaximumF => map2(to, from, n, math::maximum),
-            Binary::PowF => map2(to, from, n, math::pow),
-            Binary::GeluLogisticF => map2(to, from, n, math::gelu_logistic),
+            Binary::PowF if MATH => map2(to, from, n, math::pow),
+            Binary::GeluLogisticF if MATH => map2(to, from, n, math::gelu_logistic),
             _ => each(op, to, from, n),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn compare_f32(predicate: FloatPredicate, to: *mut u8, from: [Operand; 3], n: usize) {
-    macro_rules! predicates {
-        ($($name:ident $f:expr,)*) => {
-            // SAFETY: the caller's promises are `Map`'s.
-            unsafe { match predicate { $(FloatPredicate::$name => map2(to, from, n, |a: f32, b: f32| u8::from($f(a, b))),)* } }
-        };
-    }
-    predicates! {
-        Oeq |a, b| a == b,
-        Ogt |a, b| a > b,
-        Oge |a, b| a >= b,
-        Olt |a, b| a < b,
-        Ole |a, b| a <= b,
-        One |a: f32, b: f32| (a < b) | (a > b),
-        Ord |a: f32, b: f32| !(a.is_nan() | b.is_nan()),
-        Ueq |a: f32, b: f32| (a == b) | a.is_nan() | b.is_nan(),
-        Ugt |a: f32, b: f32| (a > b) | a.is_nan() | b.is_nan(),
-        Uge |a: f32, b: f32| (a >= b) | a.is_nan() | b.is_nan(),
-        Ult |a: f32, b: f32| (a < b) | a.is_nan() | b.is_nan(),
-        Ule |a: f32, b: f32| (a <= b) | a.is_nan() | b.is_nan(),
-        Une |a, b| a != b,
-        Uno |a: f32, b: f32| a.is_nan() | b.is_nan(),
+unsafe fn compare_f32(predicate: FloatPredicate, to: *mut u8, [a, b, c]: [Operand; 3], n: usize) {
+    use FloatPredicate as P;
+    // Five loops: the other predicates exchange the operands, or are the opposite of one.
+    let (base, from, opposite) = match predicate {
+        P::Oeq | P::Olt | P::Ole | P::One | P::Ord => (predicate, [a, b, c], 0),
+        P::Ogt => (P::Olt, [b, a, c], 0),
+        P::Oge => (P::Ole, [b, a, c], 0),
+        P::Une => (P::Oeq, [a, b, c], 1),
+        P::Uge => (P::Olt, [a, b, c], 1),
+        P::Ugt => (P::Ole, [a, b, c], 1),
+        P::Ule => (P::Olt, [b, a, c], 1),
+        P::Ult => (P::Ole, [b, a, c], 1),
+        P::Ueq => (P::One, [a, b, c], 1),
+        P::Uno => (P::Ord, [a, b, c], 1),
+    };
+    // SAFETY: the caller's promises are `Map`'s.
+    unsafe {
+        match base {
+            P::Oeq => map2(to, from, n, |a: f32, b: f32| u8::from(a == b) ^ opposite),
+            P::Olt => map2(to, from, n, |a: f32, b: f32| u8::from(a < b) ^ opposite),
+            P::Ole => map2(to, from, n, |a: f32, b: f32| u8::from(a <= b) ^ opposite),
+            P::One => map2(to, from, n, |a: f32, b: f32| u8::from((a < b) | (a > b)) ^ opposite),
+            _ => map2(to, from, n, |a: f32, b: f32| u8::from(!a.is_nan() & !b.is_nan()) ^ opposite),
+        }
     }
 }
 
 macro_rules! integers {
     ($binary:ident, $compare:ident, $unsigned:ident, $signed:ident) => {
-        #[inline(always)]
+        /// Compiled once: integers are rarely what a kernel waits for.
+        #[inline(never)]
         unsafe fn $binary(binary: Binary, op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
             const MASK: $unsigned = $unsigned::BITS as $unsigned - 1;
             // SAFETY: the caller's promises are `Map`'s.
@@ -431,38 +360,37 @@ macro_rules! integers {
                     Binary::AddI => map2(to, from, n, $unsigned::wrapping_add),
                     Binary::SubI => map2(to, from, n, $unsigned::wrapping_sub),
                     Binary::MulI => map2(to, from, n, $unsigned::wrapping_mul),
-                    Binary::DivUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a.checked_div(b).unwrap_or(0)),
-                    Binary::RemUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a.checked_rem(b).unwrap_or(0)),
                     Binary::MinSI => map2(to, from, n, |a: $signed, b: $signed| a.min(b)),
                     Binary::MaxSI => map2(to, from, n, |a: $signed, b: $signed| a.max(b)),
-                    Binary::MinUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a.min(b)),
-                    Binary::MaxUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a.max(b)),
                     Binary::AndI => map2(to, from, n, |a: $unsigned, b: $unsigned| a & b),
                     Binary::OrI => map2(to, from, n, |a: $unsigned, b: $unsigned| a | b),
                     Binary::XorI => map2(to, from, n, |a: $unsigned, b: $unsigned| a ^ b),
                     Binary::ShlI => map2(to, from, n, |a: $unsigned, b: $unsigned| a << (b & MASK)),
                     Binary::ShrUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a >> (b & MASK)),
-                    Binary::ShrSI => map2(to, from, n, |a: $signed, b: $unsigned| a >> (b & MASK)),
                     _ => each(op, to, from, n),
                 }
             }
         }
 
-        #[inline(always)]
-        unsafe fn $compare(predicate: IntPredicate, to: *mut u8, from: [Operand; 3], n: usize) {
+        #[inline(never)]
+        unsafe fn $compare(predicate: IntPredicate, to: *mut u8, [a, b, c]: [Operand; 3], n: usize) {
+            use IntPredicate as P;
+            let (base, from, opposite) = match predicate {
+                P::Eq | P::Slt | P::Ult => (predicate, [a, b, c], 0),
+                P::Ne => (P::Eq, [a, b, c], 1),
+                P::Sge => (P::Slt, [a, b, c], 1),
+                P::Uge => (P::Ult, [a, b, c], 1),
+                P::Sgt => (P::Slt, [b, a, c], 0),
+                P::Ugt => (P::Ult, [b, a, c], 0),
+                P::Sle => (P::Slt, [b, a, c], 1),
+                P::Ule => (P::Ult, [b, a, c], 1),
+            };
             // SAFETY: the caller's promises are `Map`'s.
             unsafe {
-                match predicate {
-                    IntPredicate::Eq => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a == b)),
-                    IntPredicate::Ne => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a != b)),
-                    IntPredicate::Slt => map2(to, from, n, |a: $signed, b: $signed| u8::from(a < b)),
-                    IntPredicate::Sle => map2(to, from, n, |a: $signed, b: $signed| u8::from(a <= b)),
-                    IntPredicate::Sgt => map2(to, from, n, |a: $signed, b: $signed| u8::from(a > b)),
-                    IntPredicate::Sge => map2(to, from, n, |a: $signed, b: $signed| u8::from(a >= b)),
-                    IntPredicate::Ult => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a < b)),
-                    IntPredicate::Ule => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a <= b)),
-                    IntPredicate::Ugt => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a > b)),
-                    IntPredicate::Uge => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a >= b)),
+                match base {
+                    P::Eq => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a == b) ^ opposite),
+                    P::Slt => map2(to, from, n, |a: $signed, b: $signed| u8::from(a < b) ^ opposite),
+                    _ => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a < b) ^ opposite),
                 }
             }
         }

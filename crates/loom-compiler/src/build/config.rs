@@ -218,10 +218,10 @@ impl<'m> Builder<'m> {
         declaration.end()?;
         for predicate in &predicates {
             for argument in &predicate.arguments {
-                if let Argument::Name(name, span) = argument {
-                    if Some(*name) != named {
-                        return refuse(*span, format!("`%{name}` is not the declared value of `@{key}`"));
-                    }
+                if let Argument::Name(name, span) = argument
+                    && Some(*name) != named
+                {
+                    return refuse(*span, format!("`%{name}` is not the declared value of `@{key}`"));
                 }
             }
         }

@@ -13,7 +13,7 @@ use crate::reader::Reader;
 use crate::syntax::{self, Region};
 use crate::types::{Dim, ScalarType, Type};
 
-use super::names::{Binding, Names};
+use super::names::Binding;
 use super::types::same;
 use super::{Builder, MAX_CALL_DEPTH, Mode, one};
 
@@ -159,10 +159,11 @@ impl<'m> Builder<'m> {
                 return refuse(span, format!("{what}: a result is {ty}, found {}", self.ty(*value)));
             }
             // Strides are no part of a written type, but of the value's.
-            if let (Type::View(found), Type::View(promised)) = (self.ty(*value), ty) {
-                if !promised.strides.is_empty() && found.strides != promised.strides {
-                    return refuse(span, format!("{what}: views with different strides cannot meet here"));
-                }
+            if let (Type::View(found), Type::View(promised)) = (self.ty(*value), ty)
+                && !promised.strides.is_empty()
+                && found.strides != promised.strides
+            {
+                return refuse(span, format!("{what}: views with different strides cannot meet here"));
             }
         }
         Ok(())
@@ -260,13 +261,13 @@ impl<'m> Builder<'m> {
     fn check_escaping(&self, types: &[Type], span: Span) -> Built<()> {
         for ty in types {
             // Extents were written outside, so they are known there; strides may have been computed inside.
-            if let Type::View(view) = ty {
-                if view.strides.iter().any(|stride| matches!(stride, Dim::Value(value) if !self.is_visible(*value))) {
-                    return refuse(
-                        span,
-                        "the strides of a view made in a region are not known outside; make the view outside",
-                    );
-                }
+            if let Type::View(view) = ty
+                && view.strides.iter().any(|stride| matches!(stride, Dim::Value(value) if !self.is_visible(*value)))
+            {
+                return refuse(
+                    span,
+                    "the strides of a view made in a region are not known outside; make the view outside",
+                );
             }
         }
         Ok(())
@@ -319,11 +320,11 @@ impl<'m> Builder<'m> {
                 }
             }
             reader.expect(Kind::Colon)?;
-            for at in group..bindings.len() {
-                if at > group {
+            for (at, (_, _, value)) in bindings[group..].iter().enumerate() {
+                if at > 0 {
                     reader.expect(Kind::Comma)?;
                 }
-                self.typed(reader, bindings[at].2)?;
+                self.typed(reader, *value)?;
             }
             if !reader.accept(Kind::Comma) {
                 reader.expect(Kind::ParenClose)?;
@@ -795,7 +796,7 @@ impl<'m> Builder<'m> {
 
     /// Puts the names of the caller away while `build` runs.
     pub(super) fn isolated<T>(&mut self, build: impl FnOnce(&mut Self) -> T) -> T {
-        let outer = std::mem::replace(&mut self.names, Names::default());
+        let outer = std::mem::take(&mut self.names);
         let built = build(self);
         self.names = outer;
         built

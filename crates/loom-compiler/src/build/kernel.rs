@@ -454,14 +454,12 @@ impl<'m> Builder<'m> {
         }
         reader.end()?;
         self.check_exchanged(reader, value, span)?;
-        if let Some(width) = self.constant_of(operands[2]) {
-            if !width.is_power_of_two() || width > u64::from(SUBGROUP_SIZE) {
-                let message = format!(
-                    "a shuffle's width divides {SUBGROUP_SIZE}, found {}",
-                    eval::signed(ScalarType::I32, width)
-                );
-                return refuse(span, message);
-            }
+        if let Some(width) = self.constant_of(operands[2])
+            && (!width.is_power_of_two() || width > u64::from(SUBGROUP_SIZE))
+        {
+            let message =
+                format!("a shuffle's width divides {SUBGROUP_SIZE}, found {}", eval::signed(ScalarType::I32, width));
+            return refuse(span, message);
         }
         let ty = self.ty(value).clone();
         let results = vec![self.new_value(ty), self.new_value(Type::Scalar(ScalarType::I1))];

@@ -307,10 +307,10 @@ impl<'m> Builder<'m> {
         }
         let trailing = &view.dims[view.dims.len() - dims.len()..];
         for (lanes, extent) in dims.iter().zip(trailing) {
-            if let (Some(lanes), Some(extent)) = (lanes.constant(), extent.constant()) {
-                if lanes > extent {
-                    return refuse(span, format!("`{}`: {lanes} lanes along an extent of {extent}", reader.name()));
-                }
+            if let (Some(lanes), Some(extent)) = (lanes.constant(), extent.constant())
+                && lanes > extent
+            {
+                return refuse(span, format!("`{}`: {lanes} lanes along an extent of {extent}", reader.name()));
             }
         }
         Ok(())

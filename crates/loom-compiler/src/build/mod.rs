@@ -333,7 +333,7 @@ impl<'m> Builder<'m> {
 
     /// Reads, verifies and emits `op`; a refusal is reported.
     fn op(&mut self, op: &'m syntax::Op) {
-        if self.diagnostics.is_full() {
+        if self.diagnostics.is_full() || self.built > MAX_OPS {
             return;
         }
         let mut reader = self.reader(op);
@@ -341,7 +341,6 @@ impl<'m> Builder<'m> {
         self.flags = Flags::default();
         self.built += 1;
         let built = if self.built > MAX_OPS {
-            self.built = 0;
             refuse(self.span, format!("the kernel has more than {MAX_OPS} ops once its calls are inlined"))
         } else {
             self.results(&mut reader)

@@ -199,11 +199,12 @@ impl<'m> Builder<'m> {
 
     /// The layout behind the comma of a view type.
     fn layout(&mut self, reader: &mut Reader<'m>, rank: usize) -> Built<Layout> {
-        if let Some(token) = reader.token() {
-            if token.kind == Kind::Hash && reader.text(token) == "#dense" {
-                reader.at += 1;
-                return Ok(Layout::Dense);
-            }
+        if let Some(token) = reader.token()
+            && token.kind == Kind::Hash
+            && reader.text(token) == "#dense"
+        {
+            reader.at += 1;
+            return Ok(Layout::Dense);
         }
         if reader.peek() != Some(Kind::Value) {
             return reader
@@ -257,7 +258,7 @@ impl<'m> Builder<'m> {
             strides[axis - 1] = match (strides[axis], dims[axis]) {
                 (Dim::Static(a), Dim::Static(b)) => match a.checked_mul(b) {
                     Some(stride) if stride <= i64::MAX as u64 => Dim::Static(stride),
-                    _ => return refuse(self.span, "the view has more than 2^63 elements"),
+                    _ => return refuse(self.span, "the view has more than 2^63 bytes"),
                 },
                 (a, b) => {
                     let (a, b) = (self.dim_value(a), self.dim_value(b));
@@ -278,12 +279,22 @@ impl<'m> Builder<'m> {
         }
     }
 
-    /// Gives a written view type its strides.
+    /// Gives a written view type its strides. As far as they are known, no element lies 2^63 bytes from the first.
     pub(super) fn place(&mut self, mut view: ViewType, layout: Layout) -> Built<ViewType> {
         view.strides = match layout {
             Layout::Dense => self.dense_strides(&view.dims)?,
             Layout::Strided(strides) => strides,
         };
+        let mut bytes = u128::from(view.element.bytes());
+        for (dim, stride) in view.dims.iter().zip(&view.strides) {
+            if let (Some(extent), Some(stride)) = (dim.constant(), stride.constant()) {
+                let last = u128::from(extent.saturating_sub(1));
+                bytes += last * u128::from(stride) * u128::from(view.element.bytes());
+            }
+        }
+        if bytes > i64::MAX as u128 {
+            return refuse(self.span, "the view has more than 2^63 bytes");
+        }
         Ok(view)
     }
 

@@ -76,7 +76,7 @@ impl<'m> Builder<'m> {
                 Ok(one(self.constant(Type::Vector(vector), 0)))
             }
             "splat" => self.splat(reader),
-            "from_elements" => self.from_elements(reader),
+            "from_elements" => self.elements(reader),
             "iota" => self.iota(reader),
             "mask.range" => self.mask_range(reader),
             "select" => self.vector_select(reader),
@@ -113,7 +113,7 @@ impl<'m> Builder<'m> {
         Ok(one(self.emit(OpKind::Splat, &[scalar], Type::Vector(vector))))
     }
 
-    fn from_elements(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+    fn elements(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
         let operands = self.operands(reader)?;
         reader.expect(Kind::Colon)?;
         let span = reader.here();
@@ -216,10 +216,10 @@ impl<'m> Builder<'m> {
             return refuse(span, format!("`{}`: {message}", reader.name()));
         }
         for ((index, span), dim) in indices.iter().zip(&vector.dims) {
-            if let (Some(index), Some(extent)) = (self.constant_of(*index), dim.constant()) {
-                if index >= extent {
-                    return refuse(*span, format!("lane {} is outside the extent {extent}", index as i64));
-                }
+            if let (Some(index), Some(extent)) = (self.constant_of(*index), dim.constant())
+                && index >= extent
+            {
+                return refuse(*span, format!("lane {} is outside the extent {extent}", index as i64));
             }
         }
         let rest = &vector.dims[indices.len()..];

@@ -495,7 +495,9 @@ impl<'a> Compiler<'a> {
                 (lazy(a) || lazy(b)).then(|| Lane::Both(Box::new([a.clone(), b.clone()])))
             }
             (Op::Binary(binary, ty), [a, b]) if ty.bits() == 64 && !ty.is_float() => {
-                let (Some(x), Some(y)) = (Self::as_line(a), Self::as_line(b)) else { return Ok(None) };
+                let (Some(x), Some(y)) = (Self::as_line(a), Self::as_line(b)) else {
+                    return Ok(None);
+                };
                 let uniform = |line: &Line| line.l == ZERO && line.g == ZERO;
                 match binary {
                     Binary::AddI => {
@@ -1338,7 +1340,9 @@ impl<'a> Compiler<'a> {
         let ty = match self.body.ty(value) {
             Type::Scalar(ty) => *ty,
             Type::Vector(vector) => vector.element,
-            Type::Buffer | Type::View(_) => return self.unsupported("a buffer or view carried through control flow"),
+            Type::Buffer | Type::View(_) => {
+                return self.unsupported("a buffer or view carried through control flow");
+            }
         };
         let mut places = Vec::new();
         for _ in 0..self.count_lanes(value)? {
@@ -1438,7 +1442,9 @@ impl<'a> Compiler<'a> {
 
     /// The operands of `block`'s terminator from `skip` on, to `places`.
     fn leave(&mut self, block: BlockId, skip: usize, places: &[Vec<Place>]) -> Result<()> {
-        let Some(terminator) = self.body.block(block).ops.last() else { return Ok(()) };
+        let Some(terminator) = self.body.block(block).ops.last() else {
+            return Ok(());
+        };
         let mut lanes = Vec::new();
         for &value in &terminator.operands[skip.min(terminator.operands.len())..] {
             lanes.extend(self.lanes(value)?);
@@ -1518,7 +1524,9 @@ impl<'a> Compiler<'a> {
             return self.unsupported("scf.switch with more than 256 keys");
         }
         let arm = |this: &mut Self, block: BlockId| this.body_block(block, |this| this.leave(block, 0, results));
-        let Some((&key, rest)) = keys.split_first() else { return arm(self, blocks[0]) };
+        let Some((&key, rest)) = keys.split_first() else {
+            return arm(self, blocks[0]);
+        };
         let key = Lane::Uniform(Word::Constant(
             Op::Convert(Convert::TruncI, ScalarType::I64, ty).evaluate([key as u64, 0, 0]),
         ));
@@ -1566,7 +1574,9 @@ impl<'a> Compiler<'a> {
             }
             (Lane::Uniform(_) | Lane::Affine(_), _, Lane::Uniform(step)) => {
                 // The counter of every item moves alike: one slot moves for all.
-                let Some(line) = Self::as_line(&low) else { return Ok(()) };
+                let Some(line) = Self::as_line(&low) else {
+                    return Ok(());
+                };
                 let to = self.slot();
                 let base = self.slot_of(line.base);
                 self.emit(Inst::Scalar(ScalarInst { op: Op::Move(ScalarType::I64), to, from: [base; 3] }))?;
@@ -1621,7 +1631,9 @@ impl<'a> Compiler<'a> {
             condition = Some(this.condition(&goes_on)?);
             Ok(())
         })?;
-        let Some(condition) = condition else { return Ok(()) };
+        let Some(condition) = condition else {
+            return Ok(());
+        };
         let held = if let Condition::Reg(reg) = condition { Some(reg) } else { None };
         if let Some(reg) = held {
             self.frame.hold(reg);
@@ -1643,8 +1655,12 @@ impl<'a> Compiler<'a> {
         let ops = &self.body.block(block).ops;
         let Some(terminator) = ops.last() else { return };
         for ((&argument, &yielded), home) in carried.iter().zip(&terminator.operands).zip(places) {
-            let [Place { home: Home::Reg(reg), .. }] = home[..] else { continue };
-            let Some(at) = ops.iter().position(|op| op.results.contains(&yielded)) else { continue };
+            let [Place { home: Home::Reg(reg), .. }] = home[..] else {
+                continue;
+            };
+            let Some(at) = ops.iter().position(|op| op.results.contains(&yielded)) else {
+                continue;
+            };
             let element_wise = matches!(
                 ops[at].kind,
                 OpKind::Unary(_) | OpKind::Binary(_) | OpKind::Ternary(_) | OpKind::Select | OpKind::Convert(_)
@@ -1696,7 +1712,9 @@ impl<'a> Compiler<'a> {
         let mut condition = None;
         let head_block = self.nested(|this| {
             this.body_block(head, |this| {
-                let Some(terminator) = this.body.block(head).ops.last() else { return Ok(()) };
+                let Some(terminator) = this.body.block(head).ops.last() else {
+                    return Ok(());
+                };
                 let goes_on = this.lane(terminator.operands[0])?;
                 // The test is made before what it reads can be overwritten; those who stay forward again next time.
                 let test = this.condition(&goes_on)?;
@@ -1707,7 +1725,9 @@ impl<'a> Compiler<'a> {
                 this.leave(head, 1, &results)
             })
         })?;
-        let Some(condition) = condition else { return self.unsupported("scf.while without a condition") };
+        let Some(condition) = condition else {
+            return self.unsupported("scf.while without a condition");
+        };
         for (&argument, home) in forwarded_values.iter().zip(&results) {
             self.define_lanes(argument, Self::lanes_of(home));
         }

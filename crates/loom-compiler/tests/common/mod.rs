@@ -1,6 +1,8 @@
 //! Compiles a text and interprets it over plain vectors.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod programs;
+
 use std::collections::BTreeMap;
 
 use loom_compiler::interp::{self, Argument, Fault, Limits};

@@ -1,0 +1,165 @@
+//! Kernels from text through the tile executor, against plain Rust.
+
+use std::collections::BTreeMap;
+
+use backend_cpu::isa::Isa;
+use backend_cpu::tile::{Fault, TileScratch, run_slices};
+use loom_compiler::tile::{CpuImage, compile};
+use loom_compiler::{Module, math};
+
+fn image(text: &str, kernel: &str) -> CpuImage {
+    let module = Module::parse("test", text).unwrap_or_else(|e| panic!("{e}"));
+    let kernel = module.specialise(kernel, &BTreeMap::new()).unwrap_or_else(|e| panic!("{e}"));
+    compile(&kernel).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// Runs on every set of instructions that the machine has; all must agree with the first, which is returned.
+fn run(image: &CpuImage, workload: &[u64], buffers: &[Vec<u8>], scalars: &[u64]) -> Result<Vec<Vec<u8>>, Fault> {
+    let geometry = image.launch.geometry(workload).unwrap();
+    let mut results = Vec::new();
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+        let mut copies = buffers.to_vec();
+        let mut slices: Vec<&mut [u8]> = copies.iter_mut().map(Vec::as_mut_slice).collect();
+        let result = run_slices(image, &geometry, &mut slices, scalars, &mut TileScratch::new(isa));
+        results.push(result.map(|()| copies));
+    }
+    for other in &results[1..] {
+        assert_eq!(*other, results[0], "the sets of instructions part");
+    }
+    results.swap_remove(0)
+}
+
+fn ramp(n: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2654435761) | 1;
+    (0..n)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            (state >> 8) as f32 / 8_388_608.0 - 1.0
+        })
+        .collect()
+}
+
+const SAXPY: &str = r#"
+kernel.def export("saxpy") @saxpy(%n: index) {
+  %one = index.constant 1 : index
+  %wg = index.constant 128 : index
+  %wg_minus_one = index.constant 127 : index
+  %padded = index.add %n, %wg_minus_one : index
+  %groups = index.div %padded, %wg : index
+  kernel.launch.config workgroups(%groups, %one, %one) workgroup_size(%wg, %one, %one) : index
+} launch(%n: index, %a: f32, %x: buffer, %y: buffer) {
+  %zero = index.constant 0 : offset
+  %limit = index.assume %n [range(%n, 1, 1073741824)] : index
+  %xr, %yr = buffer.assume.noalias %x, %y : buffer, buffer
+  %xv = buffer.view %xr[%zero] : buffer -> view<[%limit]xf32>
+  %yv = buffer.view %yr[%zero] : buffer -> view<[%limit]xf32>
+  %gid = kernel.workitem.dispatch.id<x> : index
+  %live = index.cmp ult, %gid, %limit : index
+  scf.if %live {
+    %i = index.assume %gid [ge(%gid, 0), lt(%gid, %limit)] : index
+    %xi = view.load %xv[%i] : view<[%limit]xf32> -> f32
+    %yi = view.load %yv[%i] : view<[%limit]xf32> -> f32
+    %r = scalar.fmaf %a, %xi, %yi : f32
+    view.store %r, %yv[%i] : f32, view<[%limit]xf32>
+  }
+  kernel.return
+}
+"#;
+
+#[test]
+fn saxpy_of_any_length() {
+    let image = image(SAXPY, "saxpy");
+    for n in [1usize, 2, 15, 16, 17, 127, 128, 129, 255, 256, 257, 1000, 4096] {
+        let (x, y) = (ramp(n, 1), ramp(n, 2));
+        let out = run(&image, &[n as u64], &[bytes(&x), bytes(&y)], &[n as u64, u64::from(0.3f32.to_bits())]).unwrap();
+        let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| 0.3f32.mul_add(*x, *y)).collect();
+        assert_eq!(floats(&out[1]), expected, "n = {n}");
+        assert_eq!(floats(&out[0]), x, "an input changed");
+    }
+}
+
+#[test]
+fn an_access_past_the_end_is_a_fault_that_names_it() {
+    let image = image(SAXPY, "saxpy");
+    // One element too few, in the second tile.
+    let out = run(&image, &[300], &[bytes(&ramp(299, 1)), bytes(&ramp(300, 2))], &[300, 0]);
+    match out {
+        Err(Fault::OutOfBounds { kernel, op, buffer, limit, .. }) => {
+            assert_eq!((kernel.as_str(), op, buffer, limit), ("saxpy", "view.load", 0, 1196));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Example 4 of the language reference: division by a launch argument, three outputs' worth of rows.
+const LSTM: &str = r#"
+kernel.def export("lstm_cell") @lstm_cell(%count: index) {
+  %one = index.constant 1 : index
+  %wg = index.constant 64 : index
+  %r = index.constant 63 : index
+  %p = index.add %count, %r : index
+  %g = index.div %p, %wg : index
+  kernel.launch.config workgroups(%g, %one, %one) workgroup_size(%wg, %one, %one) : index
+} launch(%count: index, %hidden: index, %batch: index, %gates: buffer, %c_prev: buffer, %c_next: buffer, %h_next: buffer) {
+  %base = index.constant 0 : offset
+  %gv = buffer.view %gates[%base] : buffer -> view<[%batch]x4x[%hidden]xf32>
+  %cp = buffer.view %c_prev[%base] : buffer -> view<[%batch]x[%hidden]xf32>
+  %cn = buffer.view %c_next[%base] : buffer -> view<[%batch]x[%hidden]xf32>
+  %hn = buffer.view %h_next[%base] : buffer -> view<[%batch]x[%hidden]xf32>
+  %id = kernel.workitem.dispatch.id<x> : index
+  %live = index.cmp ult, %id, %count : index
+  scf.if %live {
+    %b = index.div %id, %hidden : index
+    %u = index.rem %id, %hidden : index
+    %gi = view.load %gv[%b, 0, %u] : view<[%batch]x4x[%hidden]xf32> -> f32
+    %gf = view.load %gv[%b, 1, %u] : view<[%batch]x4x[%hidden]xf32> -> f32
+    %gg = view.load %gv[%b, 2, %u] : view<[%batch]x4x[%hidden]xf32> -> f32
+    %go = view.load %gv[%b, 3, %u] : view<[%batch]x4x[%hidden]xf32> -> f32
+    %old = view.load %cp[%b, %u] : view<[%batch]x[%hidden]xf32> -> f32
+    %si = scalar.logisticf %gi : f32
+    %sf = scalar.logisticf %gf : f32
+    %so = scalar.logisticf %go : f32
+    %tg = scalar.tanhf %gg : f32
+    %keep = scalar.mulf %sf, %old : f32
+    %new = scalar.fmaf %si, %tg, %keep : f32
+    %tc = scalar.tanhf %new : f32
+    %h = scalar.mulf %so, %tc : f32
+    view.store %new, %cn[%b, %u] : f32, view<[%batch]x[%hidden]xf32>
+    view.store %h, %hn[%b, %u] : f32, view<[%batch]x[%hidden]xf32>
+  }
+  kernel.return
+}
+"#;
+
+#[test]
+fn an_lstm_cell_of_any_width() {
+    let image = image(LSTM, "lstm_cell");
+    for (batch, hidden) in [(1usize, 1usize), (3, 64), (5, 100), (2, 256), (3, 300), (9, 7)] {
+        let n = batch * hidden;
+        let (gates, old) = (ramp(4 * n, 3).iter().map(|x| x * 4.0).collect::<Vec<_>>(), ramp(n, 4));
+        let buffers = [bytes(&gates), bytes(&old), vec![0; 4 * n], vec![0; 4 * n]];
+        let out = run(&image, &[n as u64], &buffers, &[n as u64, hidden as u64, batch as u64]).unwrap();
+        let (mut c, mut h) = (vec![0.0; n], vec![0.0; n]);
+        for b in 0..batch {
+            for u in 0..hidden {
+                let gate = |k: usize| gates[(b * 4 + k) * hidden + u];
+                let keep = math::logistic(gate(1)) * old[b * hidden + u];
+                let new = math::logistic(gate(0)).mul_add(math::tanh(gate(2)), keep);
+                c[b * hidden + u] = new;
+                h[b * hidden + u] = math::logistic(gate(3)) * math::tanh(new);
+            }
+        }
+        assert_eq!(floats(&out[2]), c, "{batch} x {hidden}");
+        assert_eq!(floats(&out[3]), h, "{batch} x {hidden}");
+    }
+}

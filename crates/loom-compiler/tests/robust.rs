@@ -1,0 +1,211 @@
+//! Any text ends quickly in a module or in diagnostics, never in a panic; and what specialises runs within its limits.
+
+mod common;
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use common::programs::ALL;
+use common::{config, single, specialise};
+use loom_compiler::interp::{self, Argument, Limits};
+use loom_compiler::ir::ParameterKind;
+use loom_compiler::launch::Geometry;
+use loom_compiler::{Module, tile};
+use proptest::prelude::*;
+
+/// Parses, verifies, specialises every kernel, compiles and interprets it on small buffers. Must come back.
+fn exercise(source: &str) {
+    let Ok(module) = Module::parse("fuzz.loom", source) else {
+        return;
+    };
+    let _ = module.verify();
+    let bound = config(&[("rows.width", "5")]);
+    for name in module.kernels() {
+        let Ok(kernel) = module.specialise(&name, &bound) else {
+            continue;
+        };
+        let _ = tile::compile(&kernel);
+        let workload = vec![3; kernel.launch.workload.len()];
+        let workgroups = match kernel.launch.geometry(&workload) {
+            Ok(geometry) => geometry.workgroups.map(|count| count.min(2)),
+            Err(_) => continue,
+        };
+        let mut buffers = vec![vec![1u8; 64]; kernel.parameters.len()];
+        let mut arguments: Vec<Argument<'_>> = kernel
+            .parameters
+            .iter()
+            .zip(&mut buffers)
+            .map(|(parameter, buffer)| match parameter.kind {
+                ParameterKind::Buffer => Argument::Buffer(buffer),
+                ParameterKind::Scalar(_) => Argument::Scalar(3),
+            })
+            .collect();
+        let geometry = Geometry { workgroups, workgroup_size: kernel.workgroup_size };
+        let _ = interp::run(&kernel, geometry, &mut arguments, Limits { steps: 20_000, bytes: 1 << 24 });
+    }
+}
+
+/// Pieces that valid programs are made of.
+const PIECES: [&str; 58] = [
+    "%a",
+    "%b",
+    "%0",
+    "@k",
+    "@a.b",
+    "#dense",
+    "^l",
+    "=",
+    ":",
+    ",",
+    "(",
+    ")",
+    "{",
+    "}",
+    "[",
+    "]",
+    "<",
+    ">",
+    "|",
+    "->",
+    "0",
+    "1",
+    "-1",
+    "0x7f",
+    "4096",
+    "1.5",
+    "inf",
+    "-inf",
+    "true",
+    "\"s\"",
+    "index",
+    "offset",
+    "i1",
+    "i32",
+    "f32",
+    "bf16",
+    "buffer",
+    "vector<4xf32>",
+    "view<[%a]x4xf32>",
+    "index.add",
+    "index.constant",
+    "scalar.addf",
+    "scalar.constant",
+    "vector.splat",
+    "vector.extract",
+    "scf.if",
+    "scf.for",
+    "scf.yield",
+    "view.load",
+    "buffer.view",
+    "kernel.def",
+    "launch",
+    "func.def",
+    "func.call",
+    "kernel.return",
+    "kernel.launch.config",
+    "where",
+    "config.get",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        exercise(&String::from_utf8_lossy(&bytes));
+    }
+
+    #[test]
+    fn pieces(picks in prop::collection::vec(0..PIECES.len(), 0..200)) {
+        let mut source = String::new();
+        for pick in picks {
+            let _ = write!(source, "{} ", PIECES[pick]);
+        }
+        exercise(&source);
+        exercise(&single("%a: index, %b: buffer", &source));
+    }
+
+    /// A valid program with some of its words replaced, dropped or doubled.
+    #[test]
+    fn mutations(which in 0..ALL.len(), edits in prop::collection::vec((any::<u16>(), 0..PIECES.len() + 2), 1..6)) {
+        let mut words: Vec<&str> = ALL[which].0.split_inclusive([' ', '\n', ',', '(', ')', '<', '>', '[', ']']).collect();
+        for (at, edit) in edits {
+            let at = usize::from(at) % words.len();
+            match edit.checked_sub(2) {
+                Some(piece) => words[at] = PIECES[piece],
+                None if edit == 0 => { words.remove(at); }
+                None => words.insert(at, words[at]),
+            }
+        }
+        exercise(&words.concat());
+    }
+
+    /// A valid program cut or with one byte changed.
+    #[test]
+    fn cuts(which in 0..ALL.len(), at in any::<u16>(), byte in 0x20u8..0x7f, cut in any::<bool>()) {
+        let mut source = ALL[which].0.as_bytes().to_vec();
+        let at = usize::from(at) % source.len();
+        if cut { source.truncate(at) } else { source[at] = byte }
+        exercise(&String::from_utf8_lossy(&source));
+    }
+}
+
+#[track_caller]
+fn refused_soon(source: &str, message: &str) {
+    let start = Instant::now();
+    let diagnostics = specialise(source, "k", &[]).map(drop).expect_err("must be refused").to_string();
+    assert!(diagnostics.contains(message), "{}", diagnostics.chars().take(500).collect::<String>());
+    // An unoptimised build on a busy machine; what this guards against is quadratic and worse.
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[test]
+fn nesting_is_bounded() {
+    for (open, close) in [("scf.if %t {", "}"), ("vector.splat (", ")"), ("index.add [", "]"), ("index.add <", ">")] {
+        let body = format!("%t = scalar.constant true : i1\n{}{}", open.repeat(100_000), close.repeat(100_000));
+        refused_soon(&single("", &body), "nested deeper than 64");
+    }
+    // As deep as it may be, it still works.
+    let body = format!("%t = scalar.constant true : i1\n{}{}", "scf.if %t {".repeat(60), "}".repeat(60));
+    specialise(&single("", &body), "k", &[]).unwrap();
+    specialise(&single("%t0: i1", &body.replace("%t ", "%t0 ").replace("%t0 = ", "%t = ")), "k", &[]).unwrap();
+}
+
+#[test]
+fn inlining_is_bounded() {
+    // Each function calls the next twice: 2^30 ops if all were inlined.
+    let mut source = String::from("func.def @f0() {\nfunc.return\n}\n");
+    for at in 1..=30 {
+        let _ = writeln!(
+            source,
+            "func.def @f{at}() {{\nfunc.call @f{0}() : ()\nfunc.call @f{0}() : ()\nfunc.return\n}}",
+            at - 1
+        );
+    }
+    source += &single("", "func.call @f30() : ()");
+    refused_soon(&source, "more than 262144 ops");
+    let mut chain = String::from("func.def @f0() {\nfunc.return\n}\n");
+    for at in 1..=40 {
+        let _ = writeln!(chain, "func.def @f{at}() {{\nfunc.call @f{}() : ()\nfunc.return\n}}", at - 1);
+    }
+    chain += &single("", "func.call @f40() : ()");
+    refused_soon(&chain, "calls are nested deeper than 32");
+}
+
+#[test]
+fn hostile_lists_are_read_in_linear_time() {
+    let names = "%t, ".repeat(200_000);
+    refused_soon(&single("", &format!("scf.yield {names}")), "");
+    refused_soon(&single("", &format!("{names}")), "");
+    refused_soon(&format!("{}\n{names}", single("", "")), "");
+    refused_soon(&"(".repeat(1_000_000), "expected an op name");
+    refused_soon(&"}".repeat(1_000_000), "");
+    refused_soon(&format!("\"{}", "a".repeat(1_000_000)), "ends inside a string");
+}
+
+#[test]
+fn a_text_above_the_limit_is_refused() {
+    let source = " ".repeat(loom_compiler::MAX_SOURCE_BYTES + 1);
+    let diagnostics = Module::parse("big.loom", &source).unwrap_err();
+    assert!(diagnostics.items[0].message.contains("at most 16777216"));
+}
