@@ -542,19 +542,19 @@ fn narrow_floats_round_once() {
         "f16",
         0x3c02,
     );
-    // A sum just off a tie by the least subnormal, which a step through f64 would drop: 2^15 * 2^-4 = 2^11 exactly,
-    // so 2049 = 1 * 2049 needs its half bit from c.
+    // 7 * 37 is 259, half way between 258 and 260 in bf16; -2^-100 puts it below, and is lost in a sum in f64.
+    let fma = "scalar.fmaf {0}, {1}, {2} : bf16";
     gives(
-        "scalar.fmaf {0}, {1}, {2} : f16",
-        &[("f16", 0x6800), ("f16", 0x3c00), ("f16", 0x3c00)],
-        "f16",
-        0x6800,
+        fma,
+        &[("bf16", 0x40e0), ("bf16", 0x4214), ("bf16", 0)],
+        "bf16",
+        0x4382,
     );
     gives(
-        "scalar.fmaf {0}, {1}, {2} : f16",
-        &[("f16", 0x6800), ("f16", 0x3c00), ("f16", 0x3c01)],
-        "f16",
-        0x6801,
+        fma,
+        &[("bf16", 0x40e0), ("bf16", 0x4214), ("bf16", 0x8d80)],
+        "bf16",
+        0x4381,
     );
     gives(
         "scalar.addf {0}, {1} : bf16",
