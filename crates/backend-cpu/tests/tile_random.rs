@@ -454,7 +454,6 @@ fn compare(seed: u64, scratch: &mut [TileScratch]) {
         let mut slices: Vec<&mut [u8]> = found.iter_mut().map(Vec::as_mut_slice).collect();
         run_slices(&image, &geometry, &mut slices, &scalars, scratch)
             .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
-        if seed == 51 { let f = |b: &[u8], i: usize| f32::from_le_bytes(b[4*i..4*i+4].try_into().unwrap()); println!("in1[39] {} in0[0] {}", f(&in1, 39), f(&in0, 0)); }
         for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let (found, expected) = (canonical(found), canonical(expected));
             if let Some(i) = (0..found.len()).find(|&i| found[i] != expected[i]) {
