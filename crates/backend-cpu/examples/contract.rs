@@ -26,15 +26,10 @@ const SHAPES: [(usize, usize, usize); 13] = [
 
 fn main() {
     let named = std::env::args().nth(1);
-    let isa = Isa::ALL
-        .into_iter()
-        .find(|isa| Some(isa.to_string()) == named)
-        .unwrap_or_else(Isa::best);
+    let isa = Isa::ALL.into_iter().find(|isa| Some(isa.to_string()) == named).unwrap_or_else(Isa::best);
     println!("{isa}, GFLOP/s median (best)");
     for (k, n, row_stride) in SHAPES {
-        let line: Vec<_> = [1, 2, 4, 8, 16, 32, 64, 128, 512]
-            .map(|rows| measure(isa, rows, k, n, row_stride))
-            .into();
+        let line: Vec<_> = [1, 2, 4, 8, 16, 32, 64, 128, 512].map(|rows| measure(isa, rows, k, n, row_stride)).into();
         println!("{:>9}  {}", format!("{k}x{n}"), line.join("  "));
     }
 }
@@ -42,14 +37,7 @@ fn main() {
 fn measure(isa: Isa, rows: usize, k: usize, n: usize, row_stride: usize) -> String {
     let contraction = Contraction {
         label: "bench".into(),
-        terms: vec![Term {
-            storage: StorageId(0),
-            offset: 0,
-            position_stride: 0,
-            taps: 1,
-            tap_stride: k,
-            tap_len: k,
-        }],
+        terms: vec![Term { storage: StorageId(0), offset: 0, position_stride: 0, taps: 1, tap_stride: k, tap_len: k }],
         weights: (0..k * n).map(|i| (i % 13) as f32 / 13.0 - 0.4).collect(),
         bias: Some(vec![0.5; n].into()),
         activation: Activation::None,
@@ -59,20 +47,11 @@ fn measure(isa: Isa, rows: usize, k: usize, n: usize, row_stride: usize) -> Stri
         out_offset: 0,
         out_position_stride: n,
     };
-    let packed = Packed::with_isa(&contraction, isa)
-        .expect("a shape of the table, on a set this machine has");
-    let left: Vec<f32> = (0..(rows - 1) * row_stride + k)
-        .map(|i| (i % 17) as f32 / 17.0 - 0.5)
-        .collect();
+    let packed = Packed::with_isa(&contraction, isa).expect("a shape of the table, on a set this machine has");
+    let left: Vec<f32> = (0..(rows - 1) * row_stride + k).map(|i| (i % 17) as f32 / 17.0 - 0.5).collect();
     let mut out = vec![0.0f32; rows * n];
-    let terms = [TermPtr {
-        base: left.as_ptr(),
-        seat_stride: row_stride,
-    }];
-    let to = OutPtr {
-        base: out.as_mut_ptr(),
-        seat_stride: n,
-    };
+    let terms = [TermPtr { base: left.as_ptr(), seat_stride: row_stride }];
+    let to = OutPtr { base: out.as_mut_ptr(), seat_stride: n };
     let flops = (2 * rows * k * n) as f64;
     // Short rounds: on a busy machine some of them run undisturbed.
     let repeats = (5e6 / flops).ceil() as usize;
@@ -87,9 +66,5 @@ fn measure(isa: Isa, rows: usize, k: usize, n: usize, row_stride: usize) -> Stri
         })
         .collect();
     rates.sort_by(f64::total_cmp);
-    format!(
-        "m{rows} {:.0} ({:.0})",
-        rates[rates.len() / 2],
-        rates[rates.len() - 1]
-    )
+    format!("m{rows} {:.0} ({:.0})", rates[rates.len() / 2], rates[rates.len() - 1])
 }

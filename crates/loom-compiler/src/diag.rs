@@ -45,11 +45,7 @@ pub struct Diagnostics {
 impl Diagnostics {
     /// None yet.
     pub(crate) fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            items: Vec::new(),
-            truncated: false,
-        }
+        Self { name: name.to_owned(), items: Vec::new(), truncated: false }
     }
 
     /// Whether no more will be recorded.
@@ -66,46 +62,25 @@ impl Diagnostics {
         let start = floor_char(source, span.start as usize);
         let end = floor_char(source, span.end as usize).max(start);
         let line_start = source[..start].rfind('\n').map_or(0, |at| at + 1);
-        let line_end = source[start..]
-            .find('\n')
-            .map_or(source.len(), |at| start + at);
+        let line_end = source[start..].find('\n').map_or(source.len(), |at| start + at);
         let column = source[line_start..start].chars().count();
         let skip = column.saturating_sub(QUOTE_CHARS / 2);
-        let quote: String = source[line_start..line_end]
-            .chars()
-            .skip(skip)
-            .take(QUOTE_CHARS)
-            .collect();
-        let width = source[start..end.min(line_end)]
-            .chars()
-            .count()
-            .clamp(1, QUOTE_CHARS / 2);
+        let quote: String = source[line_start..line_end].chars().skip(skip).take(QUOTE_CHARS).collect();
+        let width = source[start..end.min(line_end)].chars().count().clamp(1, QUOTE_CHARS / 2);
         self.items.push(Diagnostic {
             message: message.into(),
-            line: source[..start]
-                .bytes()
-                .filter(|byte| *byte == b'\n')
-                .count()
-                + 1,
+            line: source[..start].bytes().filter(|byte| *byte == b'\n').count() + 1,
             column: column + 1,
             width,
             // A control character in the quote must not reach a terminal as such, and a tab would move the caret.
-            quote: quote
-                .trim_end()
-                .chars()
-                .map(|char| if char.is_control() { ' ' } else { char })
-                .collect(),
+            quote: quote.trim_end().chars().map(|char| if char.is_control() { ' ' } else { char }).collect(),
             quote_column: column - skip,
         });
     }
 
     /// `value` if nothing was refused.
     pub(crate) fn finish<T>(self, value: T) -> Result<T, Self> {
-        if self.items.is_empty() {
-            Ok(value)
-        } else {
-            Err(self)
-        }
+        if self.items.is_empty() { Ok(value) } else { Err(self) }
     }
 }
 
@@ -124,25 +99,12 @@ impl fmt::Display for Diagnostics {
             if at > 0 {
                 writeln!(f)?;
             }
-            writeln!(
-                f,
-                "{}:{}:{}: {}",
-                self.name, item.line, item.column, item.message
-            )?;
+            writeln!(f, "{}:{}:{}: {}", self.name, item.line, item.column, item.message)?;
             writeln!(f, "  {}", item.quote)?;
-            write!(
-                f,
-                "  {}{}",
-                " ".repeat(item.quote_column),
-                "^".repeat(item.width)
-            )?;
+            write!(f, "  {}{}", " ".repeat(item.quote_column), "^".repeat(item.width))?;
         }
         if self.truncated {
-            write!(
-                f,
-                "\n{}: more than {MAX_DIAGNOSTICS} errors; the rest is not shown",
-                self.name
-            )?;
+            write!(f, "\n{}: more than {MAX_DIAGNOSTICS} errors; the rest is not shown", self.name)?;
         }
         Ok(())
     }

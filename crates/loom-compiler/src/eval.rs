@@ -47,11 +47,7 @@ fn small_value(bits: u64, mantissa: u32, bias: i32) -> f64 {
     let sign = if bits & 0x80 == 0 { 1.0 } else { -1.0 };
     let exponent = ((bits & 0x7f) >> mantissa) as i32;
     let fraction = (bits & mask(mantissa)) as f64;
-    let leading = if exponent == 0 {
-        0.0
-    } else {
-        f64::from(1u32 << mantissa)
-    };
+    let leading = if exponent == 0 { 0.0 } else { f64::from(1u32 << mantissa) };
     sign * (leading + fraction) * 2f64.powi(exponent.max(1) - bias - mantissa as i32)
 }
 
@@ -65,9 +61,7 @@ pub fn to_f64(ty: ScalarType, bits: u64) -> f64 {
         ScalarType::F8E4M3 if bits & 0x7f == 0x7f => f64::NAN,
         ScalarType::F8E4M3 => small_value(bits, 3, 7),
         ScalarType::F8E5M2 if bits & 0x7f > 0x7c => f64::NAN,
-        ScalarType::F8E5M2 if bits & 0x7f == 0x7c => {
-            f64::INFINITY.copysign(if bits & 0x80 == 0 { 1.0 } else { -1.0 })
-        }
+        ScalarType::F8E5M2 if bits & 0x7f == 0x7c => f64::INFINITY.copysign(if bits & 0x80 == 0 { 1.0 } else { -1.0 }),
         ScalarType::F8E5M2 => small_value(bits, 2, 15),
         ScalarType::Index
         | ScalarType::Offset
@@ -142,13 +136,7 @@ fn unary_float(ty: ScalarType, x: u64, narrow: fn(f32) -> f32, wide: fn(f64) -> 
     }
 }
 
-fn binary_float(
-    ty: ScalarType,
-    a: u64,
-    b: u64,
-    narrow: fn(f32, f32) -> f32,
-    wide: fn(f64, f64) -> f64,
-) -> u64 {
+fn binary_float(ty: ScalarType, a: u64, b: u64, narrow: fn(f32, f32) -> f32, wide: fn(f64, f64) -> f64) -> u64 {
     match ty {
         ScalarType::F64 => wide(f64::from_bits(a), f64::from_bits(b)).to_bits(),
         _ => from_f32(ty, narrow(to_f32(ty, a), to_f32(ty, b))),
@@ -214,25 +202,15 @@ pub fn binary(op: Binary, ty: ScalarType, a: u64, b: u64) -> u64 {
     let width = ty.bits();
     let (sa, sb) = (signed(ty, a), signed(ty, b));
     let low = |value: u64| value & mask(width);
-    let float = |narrow: fn(f32, f32) -> f32, wide: fn(f64, f64) -> f64| {
-        binary_float(ty, a, b, narrow, wide)
-    };
+    let float = |narrow: fn(f32, f32) -> f32, wide: fn(f64, f64) -> f64| binary_float(ty, a, b, narrow, wide);
     // Every width is a power of two, `i1` included.
     let count = (b & u64::from(width - 1)) as u32;
     match op {
         Binary::AddI => low(a.wrapping_add(b)),
         Binary::SubI => low(a.wrapping_sub(b)),
         Binary::MulI => low(a.wrapping_mul(b)),
-        Binary::DivSI => low(if sb == 0 {
-            0
-        } else {
-            sa.wrapping_div(sb) as u64
-        }),
-        Binary::RemSI => low(if sb == 0 {
-            0
-        } else {
-            sa.wrapping_rem(sb) as u64
-        }),
+        Binary::DivSI => low(if sb == 0 { 0 } else { sa.wrapping_div(sb) as u64 }),
+        Binary::RemSI => low(if sb == 0 { 0 } else { sa.wrapping_rem(sb) as u64 }),
         Binary::DivUI => a.checked_div(b).unwrap_or(0),
         Binary::RemUI => a.checked_rem(b).unwrap_or(0),
         Binary::CeilDivSI | Binary::FloorDivSI => {
@@ -277,16 +255,8 @@ pub fn binary(op: Binary, ty: ScalarType, a: u64, b: u64) -> u64 {
         Binary::ShrSI => low((sa >> count) as u64),
         Binary::ShrUI => a >> count,
         Binary::RotLI | Binary::RotRI => {
-            let left = if op == Binary::RotLI {
-                count
-            } else {
-                (width - count) % width
-            };
-            if left == 0 {
-                a
-            } else {
-                low(a << left) | (a >> (width - left))
-            }
+            let left = if op == Binary::RotLI { count } else { (width - count) % width };
+            if left == 0 { a } else { low(a << left) | (a >> (width - left)) }
         }
         Binary::AddF => float(|a, b| a + b, |a, b| a + b),
         Binary::SubF => float(|a, b| a - b, |a, b| a - b),
@@ -330,9 +300,7 @@ pub fn ternary(op: Ternary, ty: ScalarType, a: u64, b: u64, c: u64) -> u64 {
     match op {
         Ternary::FmaI => binary(Binary::AddI, ty, binary(Binary::MulI, ty, a, b), c),
         Ternary::FmaF => match ty {
-            ScalarType::F64 => f64::from_bits(a)
-                .mul_add(f64::from_bits(b), f64::from_bits(c))
-                .to_bits(),
+            ScalarType::F64 => f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)).to_bits(),
             ScalarType::F32 => from_f32(ty, to_f32(ty, a).mul_add(to_f32(ty, b), to_f32(ty, c))),
             _ => fma_narrow(ty, a, b, c),
         },
@@ -406,10 +374,7 @@ pub fn convert(op: Convert, from: ScalarType, to: ScalarType, x: u64) -> u64 {
             match to {
                 ScalarType::F32 => u64::from((value as f32).to_bits()),
                 ScalarType::F64 => (value as f64).to_bits(),
-                _ => from_f64(
-                    to,
-                    odd_from_u64(value.unsigned_abs()).copysign(if value < 0 { -1.0 } else { 1.0 }),
-                ),
+                _ => from_f64(to, odd_from_u64(value.unsigned_abs()).copysign(if value < 0 { -1.0 } else { 1.0 })),
             }
         }
         Convert::UiToF => match to {

@@ -26,35 +26,20 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
     let constant = |at: usize| operands.get(at).and_then(|value| body.constant(*value));
     let element = |at: usize| operands.get(at).and_then(|value| body.ty(*value).element());
     match kind {
-        OpKind::Unary(op) => Some(Folded::Constant(eval::unary(
-            *op,
-            element(0)?,
-            constant(0)?,
-        ))),
+        OpKind::Unary(op) => Some(Folded::Constant(eval::unary(*op, element(0)?, constant(0)?))),
         OpKind::Binary(op) => match (constant(0), constant(1)) {
             (Some(a), Some(b)) => Some(Folded::Constant(eval::binary(*op, element(0)?, a, b))),
             (a, b) => fold_binary(*op, element(0)?, operands, a, b),
         },
         OpKind::Ternary(op) => match (constant(0), constant(1), constant(2)) {
-            (Some(a), Some(b), Some(c)) => {
-                Some(Folded::Constant(eval::ternary(*op, element(0)?, a, b, c)))
-            }
+            (Some(a), Some(b), Some(c)) => Some(Folded::Constant(eval::ternary(*op, element(0)?, a, b, c))),
             (a, b, c) => fold_ternary(*op, operands, a, b, c),
         },
         OpKind::CompareI(predicate) => match (constant(0), constant(1)) {
-            (Some(a), Some(b)) => Some(Folded::Constant(u64::from(eval::compare_int(
-                *predicate,
-                element(0)?,
-                a,
-                b,
-            )))),
+            (Some(a), Some(b)) => Some(Folded::Constant(u64::from(eval::compare_int(*predicate, element(0)?, a, b)))),
             _ if operands[0] == operands[1] => Some(Folded::Constant(u64::from(matches!(
                 predicate,
-                IntPredicate::Eq
-                    | IntPredicate::Sle
-                    | IntPredicate::Sge
-                    | IntPredicate::Ule
-                    | IntPredicate::Uge
+                IntPredicate::Eq | IntPredicate::Sle | IntPredicate::Sge | IntPredicate::Ule | IntPredicate::Uge
             )))),
             _ => None,
         },
@@ -62,21 +47,12 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
             let holds = eval::compare_float(*predicate, element(0)?, constant(0)?, constant(1)?);
             Some(Folded::Constant(u64::from(holds)))
         }
-        OpKind::Classify(class) => Some(Folded::Constant(u64::from(eval::classify(
-            *class,
-            element(0)?,
-            constant(0)?,
-        )))),
+        OpKind::Classify(class) => Some(Folded::Constant(u64::from(eval::classify(*class, element(0)?, constant(0)?)))),
         OpKind::Convert(op) => {
             if *op == Convert::Bitcast && body.ty(operands[0]).lanes() != ty.lanes() {
                 return None;
             }
-            Some(Folded::Constant(eval::convert(
-                *op,
-                element(0)?,
-                ty.element()?,
-                constant(0)?,
-            )))
+            Some(Folded::Constant(eval::convert(*op, element(0)?, ty.element()?, constant(0)?)))
         }
         OpKind::Select => match constant(0) {
             Some(1) => Some(Folded::Value(operands[1])),
@@ -87,9 +63,7 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
         OpKind::Splat => Some(Folded::Constant(constant(0)?)),
         OpKind::FromElements => {
             let first = constant(0)?;
-            (1..operands.len())
-                .all(|at| constant(at) == Some(first))
-                .then_some(Folded::Constant(first))
+            (1..operands.len()).all(|at| constant(at) == Some(first)).then_some(Folded::Constant(first))
         }
         OpKind::Extract => Some(Folded::Constant(constant(0)?)),
         OpKind::Insert => {
@@ -99,9 +73,7 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
         OpKind::Iota => (constant(1)? == 0).then_some(Folded::Op(OpKind::Splat, vec![operands[0]])),
         OpKind::Lanes(_) => {
             let first = constant(0)?;
-            (1..operands.len())
-                .all(|at| constant(at) == Some(first))
-                .then_some(Folded::Constant(first))
+            (1..operands.len()).all(|at| constant(at) == Some(first)).then_some(Folded::Constant(first))
         }
         // Loops over lanes, memory, places and control: nothing is known before they run.
         OpKind::Constant(_)
@@ -132,13 +104,7 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
 }
 
 /// Integer identities with one constant operand.
-fn fold_binary(
-    op: Binary,
-    ty: ScalarType,
-    operands: &[ValueId],
-    a: Option<u64>,
-    b: Option<u64>,
-) -> Option<Folded> {
+fn fold_binary(op: Binary, ty: ScalarType, operands: &[ValueId], a: Option<u64>, b: Option<u64>) -> Option<Folded> {
     if op.is_float() {
         return None;
     }
@@ -165,55 +131,33 @@ fn fold_binary(
         ) => Some(first),
         (Binary::MulI | Binary::DivUI | Binary::CeilDivUI, _, Some(1)) => Some(first),
         // In i1 the bit 1 is −1.
-        (Binary::DivSI | Binary::CeilDivSI | Binary::FloorDivSI, _, Some(1))
-            if ty != ScalarType::I1 =>
-        {
-            Some(first)
-        }
+        (Binary::DivSI | Binary::CeilDivSI | Binary::FloorDivSI, _, Some(1)) if ty != ScalarType::I1 => Some(first),
         (Binary::RemUI, _, Some(1)) => Some(Folded::Constant(0)),
         (Binary::MulI | Binary::AndI, _, Some(0)) => Some(Folded::Constant(0)),
         (Binary::AndI, _, Some(all)) if all == ones => Some(first),
         (Binary::OrI, _, Some(all)) if all == ones => Some(Folded::Constant(ones)),
-        (Binary::SubI | Binary::XorI, None, None) if operands[0] == operands[1] => {
-            Some(Folded::Constant(0))
+        (Binary::SubI | Binary::XorI, None, None) if operands[0] == operands[1] => Some(Folded::Constant(0)),
+        (Binary::AndI | Binary::OrI | Binary::MinSI | Binary::MaxSI | Binary::MinUI | Binary::MaxUI, None, None)
+            if operands[0] == operands[1] =>
+        {
+            Some(first)
         }
-        (
-            Binary::AndI
-            | Binary::OrI
-            | Binary::MinSI
-            | Binary::MaxSI
-            | Binary::MinUI
-            | Binary::MaxUI,
-            None,
-            None,
-        ) if operands[0] == operands[1] => Some(first),
         _ => None,
     }
 }
 
-fn fold_ternary(
-    op: Ternary,
-    operands: &[ValueId],
-    a: Option<u64>,
-    b: Option<u64>,
-    c: Option<u64>,
-) -> Option<Folded> {
+fn fold_ternary(op: Ternary, operands: &[ValueId], a: Option<u64>, b: Option<u64>, c: Option<u64>) -> Option<Folded> {
     match (op, a, b, c) {
-        (Ternary::FmaI, Some(0), _, _) | (Ternary::FmaI, _, Some(0), _) => {
-            Some(Folded::Value(operands[2]))
+        (Ternary::FmaI, Some(0), _, _) | (Ternary::FmaI, _, Some(0), _) => Some(Folded::Value(operands[2])),
+        (Ternary::FmaI, Some(1), _, _) => {
+            Some(Folded::Op(OpKind::Binary(Binary::AddI), vec![operands[1], operands[2]]))
         }
-        (Ternary::FmaI, Some(1), _, _) => Some(Folded::Op(
-            OpKind::Binary(Binary::AddI),
-            vec![operands[1], operands[2]],
-        )),
-        (Ternary::FmaI, _, Some(1), _) => Some(Folded::Op(
-            OpKind::Binary(Binary::AddI),
-            vec![operands[0], operands[2]],
-        )),
-        (Ternary::FmaI, _, _, Some(0)) => Some(Folded::Op(
-            OpKind::Binary(Binary::MulI),
-            vec![operands[0], operands[1]],
-        )),
+        (Ternary::FmaI, _, Some(1), _) => {
+            Some(Folded::Op(OpKind::Binary(Binary::AddI), vec![operands[0], operands[2]]))
+        }
+        (Ternary::FmaI, _, _, Some(0)) => {
+            Some(Folded::Op(OpKind::Binary(Binary::MulI), vec![operands[0], operands[1]]))
+        }
         (Ternary::FmaI | Ternary::FmaF | Ternary::ClampOrderedF, ..) => None,
     }
 }

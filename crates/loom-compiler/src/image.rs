@@ -19,11 +19,7 @@ pub fn compile_cpu(
     let kernel = Module::parse(source_name, source)?.specialise(kernel, config)?;
     tile::compile(&kernel).map_err(|unsupported| {
         let mut diagnostics = Diagnostics::new(source_name);
-        diagnostics.push(
-            source,
-            unsupported.span,
-            format!("{} is not supported on the CPU", unsupported.what),
-        );
+        diagnostics.push(source, unsupported.span, format!("{} is not supported on the CPU", unsupported.what));
         diagnostics
     })
 }

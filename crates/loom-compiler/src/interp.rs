@@ -17,9 +17,7 @@ use std::rc::Rc;
 use crate::eval;
 use crate::ir::{BlockId, Body, Kernel, Op, ParameterKind, Span, ValueId};
 use crate::launch::Geometry;
-use crate::ops::{
-    BarrierScope, Combine, Convert, IdKind, IntPredicate, OpKind, SUBGROUP_SIZE, ShuffleMode, Space,
-};
+use crate::ops::{BarrierScope, Combine, Convert, IdKind, IntPredicate, OpKind, SUBGROUP_SIZE, ShuffleMode, Space};
 use crate::types::{Dim, ScalarType, Type, ViewType};
 
 /// What a launch argument is bound to.
@@ -42,10 +40,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            steps: 1 << 32,
-            bytes: 1 << 30,
-        }
+        Self { steps: 1 << 32, bytes: 1 << 30 }
     }
 }
 
@@ -98,37 +93,16 @@ pub enum Fault {
 ///
 /// # Errors
 /// Arguments that do not fit, and the first [`Fault`] of any item.
-pub fn run(
-    kernel: &Kernel,
-    geometry: Geometry,
-    arguments: &mut [Argument<'_>],
-    limits: Limits,
-) -> Result<(), Fault> {
+pub fn run(kernel: &Kernel, geometry: Geometry, arguments: &mut [Argument<'_>], limits: Limits) -> Result<(), Fault> {
     check_arguments(kernel, arguments)?;
     let items = u64::from(kernel.items());
     let slot = |ty: &Type| 32 + 8 * ty.lanes().filter(|_| ty.scalar().is_none()).unwrap_or(0);
-    let needed = items
-        * kernel
-            .body
-            .values
-            .iter()
-            .map(|value| slot(&value.ty))
-            .sum::<u64>();
+    let needed = items * kernel.body.values.iter().map(|value| slot(&value.ty)).sum::<u64>();
     if needed > limits.bytes {
-        return Err(Fault::Memory {
-            needed,
-            limit: limits.bytes,
-        });
+        return Err(Fault::Memory { needed, limit: limits.bytes });
     }
-    let mut machine = Machine {
-        kernel,
-        geometry,
-        arguments,
-        limits,
-        steps: 0,
-        workgroup: [0; 3],
-        shared: HashMap::new(),
-    };
+    let mut machine =
+        Machine { kernel, geometry, arguments, limits, steps: 0, workgroup: [0; 3], shared: HashMap::new() };
     let [nx, ny, nz] = geometry.workgroups;
     for z in 0..nz {
         for y in 0..ny {
@@ -144,22 +118,15 @@ pub fn run(
 fn check_arguments(kernel: &Kernel, arguments: &[Argument<'_>]) -> Result<(), Fault> {
     if arguments.len() != kernel.parameters.len() {
         let expected = format!("{} arguments", kernel.parameters.len());
-        return Err(Fault::Argument {
-            argument: kernel.parameters.len(),
-            expected,
-        });
+        return Err(Fault::Argument { argument: kernel.parameters.len(), expected });
     }
     for (at, (argument, parameter)) in arguments.iter().zip(&kernel.parameters).enumerate() {
         let expected = match (argument, parameter.kind) {
-            (Argument::Buffer(_), ParameterKind::Buffer)
-            | (Argument::Scalar(_), ParameterKind::Scalar(_)) => continue,
+            (Argument::Buffer(_), ParameterKind::Buffer) | (Argument::Scalar(_), ParameterKind::Scalar(_)) => continue,
             (Argument::Scalar(_), ParameterKind::Buffer) => "a buffer".to_owned(),
             (Argument::Buffer(_), ParameterKind::Scalar(ty)) => ty.to_string(),
         };
-        return Err(Fault::Argument {
-            argument: at,
-            expected,
-        });
+        return Err(Fault::Argument { argument: at, expected });
     }
     Ok(())
 }
@@ -253,33 +220,18 @@ impl<'k> Machine<'k, '_, '_> {
         let mut slots = vec![Slot::Unset; body.values.len()];
         for (at, value) in body.block(Body::ENTRY).arguments.iter().enumerate() {
             slots[value.index()] = match (&self.arguments[at], body.ty(*value).scalar()) {
-                (Argument::Scalar(slot), Some(ty)) => {
-                    Slot::Scalar(slot & (u64::MAX >> (64 - ty.bits())))
-                }
+                (Argument::Scalar(slot), Some(ty)) => Slot::Scalar(slot & (u64::MAX >> (64 - ty.bits()))),
                 _ => Slot::Buffer(Root::Argument(at)),
             };
         }
-        let frames = vec![Frame {
-            block: Body::ENTRY,
-            at: 0,
-        }];
-        Item {
-            local,
-            flat,
-            slots,
-            frames,
-            private: HashMap::new(),
-            state: State::Ready,
-        }
+        let frames = vec![Frame { block: Body::ENTRY, at: 0 }];
+        Item { local, flat, slots, frames, private: HashMap::new(), state: State::Ready }
     }
 
     // Meeting points.
 
     fn waiting_op(&self, item: &Item) -> Option<&'k Op> {
-        let frame = item
-            .frames
-            .last()
-            .filter(|_| item.state == State::Waiting)?;
+        let frame = item.frames.last().filter(|_| item.state == State::Waiting)?;
         self.body().block(frame.block).ops.get(frame.at)
     }
 
@@ -292,9 +244,7 @@ impl<'k> Machine<'k, '_, '_> {
             };
             let narrow = matches!(
                 op.kind,
-                OpKind::Barrier(BarrierScope::Subgroup)
-                    | OpKind::SubgroupShuffle(_)
-                    | OpKind::SubgroupReduce { .. }
+                OpKind::Barrier(BarrierScope::Subgroup) | OpKind::SubgroupShuffle(_) | OpKind::SubgroupReduce { .. }
             );
             if narrow && self.all_at(group, op) {
                 self.exchange(group, op);
@@ -307,10 +257,8 @@ impl<'k> Machine<'k, '_, '_> {
         let Some(op) = items.iter().find_map(|item| self.waiting_op(item)) else {
             return Ok(());
         };
-        if matches!(
-            op.kind,
-            OpKind::Barrier(BarrierScope::Workgroup) | OpKind::WorkgroupReduce(_)
-        ) && self.all_at(items, op)
+        if matches!(op.kind, OpKind::Barrier(BarrierScope::Workgroup) | OpKind::WorkgroupReduce(_))
+            && self.all_at(items, op)
         {
             self.exchange(items, op);
             return Ok(());
@@ -319,10 +267,7 @@ impl<'k> Machine<'k, '_, '_> {
     }
 
     fn all_at(&self, items: &[Item], op: &Op) -> bool {
-        items.iter().all(|item| {
-            self.waiting_op(item)
-                .is_some_and(|other| std::ptr::eq(other, op))
-        })
+        items.iter().all(|item| self.waiting_op(item).is_some_and(|other| std::ptr::eq(other, op)))
     }
 
     /// Gives every item of the scope its results and steps over the op.
@@ -332,23 +277,16 @@ impl<'k> Machine<'k, '_, '_> {
             OpKind::SubgroupShuffle(mode) => (0..items.len())
                 .map(|at| {
                     let (offset, width) = (lanes(at, 1)[0] as u32, lanes(at, 2)[0] as u32);
-                    let source = shuffle_source(mode, at as u32, offset, width)
-                        .filter(|source| *source < items.len());
+                    let source = shuffle_source(mode, at as u32, offset, width).filter(|source| *source < items.len());
                     let value = items[source.unwrap_or(at)].slot(op.operands[0]);
                     vec![value, Slot::Scalar(u64::from(source.is_some()))]
                 })
                 .collect(),
-            OpKind::SubgroupReduce {
-                combine,
-                size,
-                stride,
-            } => (0..items.len())
+            OpKind::SubgroupReduce { combine, size, stride } => (0..items.len())
                 .map(|at| {
                     let lane = at as u32;
                     let base = lane / (size * stride) * (size * stride) + lane % stride;
-                    let members = (0..size)
-                        .map(|k| (base + k * stride) as usize)
-                        .filter(|at| *at < items.len());
+                    let members = (0..size).map(|k| (base + k * stride) as usize).filter(|at| *at < items.len());
                     vec![self.combined(items, op, combine, members)]
                 })
                 .collect(),
@@ -370,22 +308,13 @@ impl<'k> Machine<'k, '_, '_> {
     }
 
     /// The operands of `members` combined in order, lane by lane.
-    fn combined(
-        &self,
-        items: &[Item],
-        op: &Op,
-        combine: Combine,
-        members: impl Iterator<Item = usize>,
-    ) -> Slot {
+    fn combined(&self, items: &[Item], op: &Op, combine: Combine, members: impl Iterator<Item = usize>) -> Slot {
         let ty = self.body().ty(op.operands[0]);
         let element = ty.element().unwrap_or(ScalarType::I64);
         let sum = members
             .map(|at| items[at].lanes(op.operands[0]))
             .reduce(|sum, lanes| {
-                sum.iter()
-                    .zip(lanes.iter())
-                    .map(|(a, b)| eval::binary(combine.binary(), element, *a, *b))
-                    .collect()
+                sum.iter().zip(lanes.iter()).map(|(a, b)| eval::binary(combine.binary(), element, *a, *b)).collect()
             })
             .unwrap_or_else(|| Rc::from([]));
         pack(ty, sum)
@@ -401,9 +330,7 @@ impl<'k> Machine<'k, '_, '_> {
             };
             self.steps += 1;
             if self.steps > self.limits.steps {
-                return Err(Fault::Steps {
-                    limit: self.limits.steps,
-                });
+                return Err(Fault::Steps { limit: self.limits.steps });
             }
             match &op.kind {
                 OpKind::Return => break,
@@ -420,14 +347,8 @@ impl<'k> Machine<'k, '_, '_> {
                 }
                 OpKind::Switch(keys) => {
                     let selected = item.scalar(op.operands[0]) as i64;
-                    let at = keys
-                        .iter()
-                        .position(|key| *key == selected)
-                        .unwrap_or(keys.len());
-                    item.frames.push(Frame {
-                        block: op.blocks[at],
-                        at: 0,
-                    });
+                    let at = keys.iter().position(|key| *key == selected).unwrap_or(keys.len());
+                    item.frames.push(Frame { block: op.blocks[at], at: 0 });
                 }
                 OpKind::For => {
                     let block = op.blocks[0];
@@ -493,9 +414,7 @@ impl<'k> Machine<'k, '_, '_> {
                 let next = at.wrapping_add(item.scalar(owner.operands[2]));
                 item.pass(&op.operands, &arguments[1..]);
                 // A step past the end of the type ends the loop; a step of zero runs into the step limit.
-                if !below(body, owner, next, at)
-                    && below(body, owner, next, item.scalar(owner.operands[1]))
-                {
+                if !below(body, owner, next, at) && below(body, owner, next, item.scalar(owner.operands[1])) {
                     item.slots[arguments[0].index()] = Slot::Scalar(next);
                     item.frames.push(Frame { block, at: 0 });
                 } else {
@@ -519,95 +438,60 @@ impl<'k> Machine<'k, '_, '_> {
     fn value(&mut self, item: &mut Item, op: &Op) -> Result<Slot, Fault> {
         let body = self.body();
         let operand = |at: usize| item.lanes(op.operands[at]);
-        let element = |at: usize| {
-            body.ty(op.operands[at])
-                .element()
-                .unwrap_or(ScalarType::I64)
-        };
+        let element = |at: usize| body.ty(op.operands[at]).element().unwrap_or(ScalarType::I64);
         let result_ty = op.result().map_or(&Type::Buffer, |result| body.ty(result));
         let count = result_ty.lanes().unwrap_or(1) as usize;
         let lanes: Rc<[u64]> = match &op.kind {
             OpKind::Constant(bits) => vec![*bits; count].into(),
-            OpKind::Unary(kind) => operand(0)
-                .iter()
-                .map(|x| eval::unary(*kind, element(0), *x))
-                .collect(),
+            OpKind::Unary(kind) => operand(0).iter().map(|x| eval::unary(*kind, element(0), *x)).collect(),
             OpKind::Binary(kind) => {
                 let (a, b) = (operand(0), operand(1));
-                a.iter()
-                    .zip(b.iter())
-                    .map(|(a, b)| eval::binary(*kind, element(0), *a, *b))
-                    .collect()
+                a.iter().zip(b.iter()).map(|(a, b)| eval::binary(*kind, element(0), *a, *b)).collect()
             }
             OpKind::Ternary(kind) => {
                 let (a, b, c) = (operand(0), operand(1), operand(2));
-                (0..count)
-                    .map(|at| eval::ternary(*kind, element(0), a[at], b[at], c[at]))
-                    .collect()
+                (0..count).map(|at| eval::ternary(*kind, element(0), a[at], b[at], c[at])).collect()
             }
             OpKind::CompareI(predicate) => {
                 let (a, b) = (operand(0), operand(1));
-                let holds = |(a, b): (&u64, &u64)| {
-                    u64::from(eval::compare_int(*predicate, element(0), *a, *b))
-                };
+                let holds = |(a, b): (&u64, &u64)| u64::from(eval::compare_int(*predicate, element(0), *a, *b));
                 a.iter().zip(b.iter()).map(holds).collect()
             }
             OpKind::CompareF(predicate) => {
                 let (a, b) = (operand(0), operand(1));
-                let holds = |(a, b): (&u64, &u64)| {
-                    u64::from(eval::compare_float(*predicate, element(0), *a, *b))
-                };
+                let holds = |(a, b): (&u64, &u64)| u64::from(eval::compare_float(*predicate, element(0), *a, *b));
                 a.iter().zip(b.iter()).map(holds).collect()
             }
-            OpKind::Classify(class) => operand(0)
-                .iter()
-                .map(|x| u64::from(eval::classify(*class, element(0), *x)))
-                .collect(),
+            OpKind::Classify(class) => {
+                operand(0).iter().map(|x| u64::from(eval::classify(*class, element(0), *x))).collect()
+            }
             OpKind::Convert(Convert::Bitcast) => {
                 let to = result_ty.element().unwrap_or(ScalarType::I64);
                 regroup(&operand(0), element(0).bits(), to.bits(), count).into()
             }
             OpKind::Convert(kind) => {
                 let to = result_ty.element().unwrap_or(ScalarType::I64);
-                operand(0)
-                    .iter()
-                    .map(|x| eval::convert(*kind, element(0), to, *x))
-                    .collect()
+                operand(0).iter().map(|x| eval::convert(*kind, element(0), to, *x)).collect()
             }
             OpKind::Select => match body.ty(op.operands[0]) {
                 Type::Vector(_) => {
                     let (mask, a, b) = (operand(0), operand(1), operand(2));
-                    (0..count)
-                        .map(|at| if mask[at] == 1 { a[at] } else { b[at] })
-                        .collect()
+                    (0..count).map(|at| if mask[at] == 1 { a[at] } else { b[at] }).collect()
                 }
                 _ => {
-                    return Ok(item.slot(
-                        op.operands[if item.scalar(op.operands[0]) == 1 {
-                            1
-                        } else {
-                            2
-                        }],
-                    ));
+                    return Ok(item.slot(op.operands[if item.scalar(op.operands[0]) == 1 { 1 } else { 2 }]));
                 }
             },
             OpKind::Splat => vec![operand(0)[0]; count].into(),
-            OpKind::FromElements => op
-                .operands
-                .iter()
-                .map(|value| item.scalar(*value))
-                .collect(),
+            OpKind::FromElements => op.operands.iter().map(|value| item.scalar(*value)).collect(),
             OpKind::Iota => {
                 let (base, step) = (item.scalar(op.operands[0]), item.scalar(op.operands[1]));
                 let mask = u64::MAX >> (64 - element(0).bits());
-                (0..count as u64)
-                    .map(|lane| base.wrapping_add(lane.wrapping_mul(step)) & mask)
-                    .collect()
+                (0..count as u64).map(|lane| base.wrapping_add(lane.wrapping_mul(step)) & mask).collect()
             }
             OpKind::MaskRange => {
                 let [low, high, step] = [0, 1, 2].map(|at| item.scalar(op.operands[at]) as i64);
-                let inside =
-                    |lane: i64| u64::from(low.wrapping_add(lane.wrapping_mul(step)) < high);
+                let inside = |lane: i64| u64::from(low.wrapping_add(lane.wrapping_mul(step)) < high);
                 (0..count as i64).map(inside).collect()
             }
             OpKind::Extract => {
@@ -616,22 +500,15 @@ impl<'k> Machine<'k, '_, '_> {
             }
             OpKind::Insert => {
                 let part = operand(0);
-                let at = part_start(
-                    body,
-                    item,
-                    op,
-                    op.operands[1],
-                    &op.operands[2..],
-                    part.len(),
-                )?;
+                let at = part_start(body, item, op, op.operands[1], &op.operands[2..], part.len())?;
                 let mut whole = operand(1).to_vec();
                 whole[at..at + part.len()].copy_from_slice(&part);
                 whole.into()
             }
             OpKind::Reduce(combine) => {
-                let sum = operand(0).iter().fold(operand(1)[0], |sum, lane| {
-                    eval::binary(combine.binary(), element(0), sum, *lane)
-                });
+                let sum = operand(0)
+                    .iter()
+                    .fold(operand(1)[0], |sum, lane| eval::binary(combine.binary(), element(0), sum, *lane));
                 vec![sum].into()
             }
             OpKind::Dot => {
@@ -642,11 +519,7 @@ impl<'k> Machine<'k, '_, '_> {
                 vec![sum].into()
             }
             OpKind::Lanes(map) => {
-                let all: Vec<u64> = op
-                    .operands
-                    .iter()
-                    .flat_map(|value| item.lanes(*value).to_vec())
-                    .collect();
+                let all: Vec<u64> = op.operands.iter().flat_map(|value| item.lanes(*value).to_vec()).collect();
                 map.iter().map(|lane| all[*lane as usize]).collect()
             }
             OpKind::Alloca { space, bytes, .. } => return Ok(self.alloca(item, op, *space, *bytes)),
@@ -657,8 +530,7 @@ impl<'k> Machine<'k, '_, '_> {
                 return Ok(Slot::View(root, item.scalar(op.operands[1])));
             }
             OpKind::Subview => {
-                let (Slot::View(root, offset), Type::View(view)) =
-                    (item.slot(op.operands[0]), body.ty(op.operands[0]))
+                let (Slot::View(root, offset), Type::View(view)) = (item.slot(op.operands[0]), body.ty(op.operands[0]))
                 else {
                     return Ok(Slot::Unset);
                 };
@@ -669,19 +541,15 @@ impl<'k> Machine<'k, '_, '_> {
                 }
                 return match u64::try_from(at) {
                     Ok(offset) => Ok(Slot::View(root, offset)),
-                    Err(_) => Err(Fault::OutOfBounds {
-                        axis: view.dims.len(),
-                        index: at,
-                        limit: u64::MAX,
-                        at: op.span,
-                    }),
+                    Err(_) => {
+                        Err(Fault::OutOfBounds { axis: view.dims.len(), index: at, limit: u64::MAX, at: op.span })
+                    }
                 };
             }
             OpKind::Refine => return Ok(item.slot(op.operands[0])),
             OpKind::Load => {
                 let access = Access::new(body, item, op.operands[0], &op.operands[1..], result_ty);
-                self.load(item, op, &access, &vec![1; count], &vec![0; count])?
-                    .into()
+                self.load(item, op, &access, &vec![1; count], &vec![0; count])?.into()
             }
             OpKind::LoadMask => {
                 let (indices, rest) = op.operands[1..].split_at(op.operands.len() - 3);
@@ -699,8 +567,7 @@ impl<'k> Machine<'k, '_, '_> {
             OpKind::StoreMask => {
                 let (indices, rest) = op.operands[2..].split_at(op.operands.len() - 3);
                 let (mask, values) = (item.lanes(rest[0]), operand(0));
-                let access =
-                    Access::new(body, item, op.operands[1], indices, body.ty(op.operands[0]));
+                let access = Access::new(body, item, op.operands[1], indices, body.ty(op.operands[0]));
                 self.store(item, op, &access, &mask, &values)?;
                 return Ok(Slot::Unset);
             }
@@ -776,11 +643,7 @@ impl<'k> Machine<'k, '_, '_> {
     ) -> Result<Vec<u64>, Fault> {
         let size = access.size;
         let mut lanes = pass.to_vec();
-        for (lane, value) in lanes
-            .iter_mut()
-            .enumerate()
-            .filter(|(lane, _)| mask[*lane] == 1)
-        {
+        for (lane, value) in lanes.iter_mut().enumerate().filter(|(lane, _)| mask[*lane] == 1) {
             let start = access.byte(op, lane)?;
             let bytes = self.bytes(item, access.root);
             let bytes = part(bytes, start, size, access.dims.len(), op)?;
@@ -791,44 +654,21 @@ impl<'k> Machine<'k, '_, '_> {
         Ok(lanes)
     }
 
-    fn store(
-        &mut self,
-        item: &mut Item,
-        op: &Op,
-        access: &Access,
-        mask: &[u64],
-        values: &[u64],
-    ) -> Result<(), Fault> {
+    fn store(&mut self, item: &mut Item, op: &Op, access: &Access, mask: &[u64], values: &[u64]) -> Result<(), Fault> {
         let size = access.size;
-        for (lane, value) in values
-            .iter()
-            .enumerate()
-            .filter(|(lane, _)| mask[*lane] == 1)
-        {
+        for (lane, value) in values.iter().enumerate().filter(|(lane, _)| mask[*lane] == 1) {
             let start = access.byte(op, lane)?;
             let bytes = self.bytes(item, access.root);
-            part(bytes, start, size, access.dims.len(), op)?
-                .copy_from_slice(&value.to_le_bytes()[..size]);
+            part(bytes, start, size, access.dims.len(), op)?.copy_from_slice(&value.to_le_bytes()[..size]);
         }
         Ok(())
     }
 }
 
 /// `size` bytes from `start`, if the buffer has them.
-fn part<'b>(
-    bytes: &'b mut [u8],
-    start: i128,
-    size: usize,
-    rank: usize,
-    op: &Op,
-) -> Result<&'b mut [u8], Fault> {
+fn part<'b>(bytes: &'b mut [u8], start: i128, size: usize, rank: usize, op: &Op) -> Result<&'b mut [u8], Fault> {
     let limit = bytes.len() as u64;
-    let outside = Fault::OutOfBounds {
-        axis: rank,
-        index: start + size as i128 - 1,
-        limit,
-        at: op.span,
-    };
+    let outside = Fault::OutOfBounds { axis: rank, index: start + size as i128 - 1, limit, at: op.span };
     let Ok(start) = usize::try_from(start) else {
         return Err(outside);
     };
@@ -854,21 +694,10 @@ struct Access {
 
 impl Access {
     fn new(body: &Body, item: &Item, view: ValueId, indices: &[ValueId], ty: &Type) -> Self {
-        let dense = ViewType {
-            element: ScalarType::I8,
-            dims: Vec::new(),
-            strides: Vec::new(),
-        };
-        let view_ty = if let Type::View(view) = body.ty(view) {
-            view
-        } else {
-            &dense
-        };
-        let (root, offset) = if let Slot::View(root, offset) = item.slot(view) {
-            (root, offset)
-        } else {
-            (Root::Argument(0), 0)
-        };
+        let dense = ViewType { element: ScalarType::I8, dims: Vec::new(), strides: Vec::new() };
+        let view_ty = if let Type::View(view) = body.ty(view) { view } else { &dense };
+        let (root, offset) =
+            if let Slot::View(root, offset) = item.slot(view) { (root, offset) } else { (Root::Argument(0), 0) };
         let shape = match ty {
             Type::Vector(vector) => vector.dims.iter().map(|dim| item.dim(*dim)).collect(),
             _ => Vec::new(),
@@ -877,16 +706,9 @@ impl Access {
             root,
             offset,
             size: view_ty.element.bytes() as usize,
-            origin: indices
-                .iter()
-                .map(|index| item.scalar(*index) as i64)
-                .collect(),
+            origin: indices.iter().map(|index| item.scalar(*index) as i64).collect(),
             dims: view_ty.dims.iter().map(|dim| item.dim(*dim)).collect(),
-            strides: view_ty
-                .strides
-                .iter()
-                .map(|stride| item.dim(*stride))
-                .collect(),
+            strides: view_ty.strides.iter().map(|stride| item.dim(*stride)).collect(),
             shape,
         }
     }
@@ -904,12 +726,7 @@ impl Access {
                 rest /= extent;
             }
             if index < 0 || index >= i128::from(self.dims[axis]) {
-                return Err(Fault::OutOfBounds {
-                    axis,
-                    index,
-                    limit: self.dims[axis],
-                    at: op.span,
-                });
+                return Err(Fault::OutOfBounds { axis, index, limit: self.dims[axis], at: op.span });
             }
             at += index * i128::from(self.strides[axis]) * self.size as i128;
         }
@@ -961,15 +778,8 @@ impl Item {
 
 /// Whether the loop `op` goes on at `at`.
 fn below(body: &Body, op: &Op, at: u64, limit: u64) -> bool {
-    let ty = body
-        .ty(op.operands[0])
-        .scalar()
-        .unwrap_or(ScalarType::Index);
-    let predicate = if ty == ScalarType::Offset {
-        IntPredicate::Ult
-    } else {
-        IntPredicate::Slt
-    };
+    let ty = body.ty(op.operands[0]).scalar().unwrap_or(ScalarType::Index);
+    let predicate = if ty == ScalarType::Offset { IntPredicate::Ult } else { IntPredicate::Slt };
     eval::compare_int(predicate, ty, at, limit)
 }
 
@@ -987,9 +797,7 @@ fn regroup(lanes: &[u64], from: u32, to: u32, count: usize) -> Vec<u64> {
     }
     let bit = |at: u64| lanes[(at / u64::from(from)) as usize] >> (at % u64::from(from)) & 1;
     (0..count as u64)
-        .map(|lane| {
-            (0..u64::from(to)).fold(0, |word, at| word | bit(lane * u64::from(to) + at) << at)
-        })
+        .map(|lane| (0..u64::from(to)).fold(0, |word, at| word | bit(lane * u64::from(to) + at) << at))
         .collect()
 }
 
@@ -1009,12 +817,7 @@ fn part_start(
     for (axis, (index, dim)) in indices.iter().zip(&vector.dims).enumerate() {
         let (index, extent) = (item.scalar(*index), item.dim(*dim));
         if index >= extent {
-            return Err(Fault::OutOfBounds {
-                axis,
-                index: i128::from(index as i64),
-                limit: extent,
-                at: op.span,
-            });
+            return Err(Fault::OutOfBounds { axis, index: i128::from(index as i64), limit: extent, at: op.span });
         }
         at = at * extent as usize + index as usize;
     }
@@ -1033,7 +836,5 @@ fn shuffle_source(mode: ShuffleMode, lane: u32, offset: u32, width: u32) -> Opti
         ShuffleMode::Down => local.checked_add(offset),
         ShuffleMode::Index => Some(offset),
     };
-    source
-        .filter(|source| *source < width)
-        .map(|source| (lane - local + source) as usize)
+    source.filter(|source| *source < width).map(|source| (lane - local + source) as usize)
 }

@@ -75,10 +75,7 @@ impl LaunchProgram {
     /// Another number of arguments, an offset out of range, a count out of range, and a program that does not end.
     pub fn geometry(&self, workload: &[u64]) -> Result<Geometry, LaunchError> {
         if workload.len() != self.workload.len() {
-            return Err(LaunchError::Arguments {
-                expected: self.workload.len(),
-                found: workload.len(),
-            });
+            return Err(LaunchError::Arguments { expected: self.workload.len(), found: workload.len() });
         }
         if self.body.values.len() <= INLINE_VALUES {
             self.evaluate(workload, &mut [0; INLINE_VALUES][..self.body.values.len()])
@@ -90,38 +87,25 @@ impl LaunchProgram {
     fn evaluate(&self, workload: &[u64], values: &mut [u64]) -> Result<Geometry, LaunchError> {
         // Only the default program, of no kernel, has no blocks.
         let Some(entry) = self.body.blocks.first() else {
-            return Ok(Geometry {
-                workgroups: [0; 3],
-                workgroup_size: self.workgroup_size,
-            });
+            return Ok(Geometry { workgroups: [0; 3], workgroup_size: self.workgroup_size });
         };
         for (at, (argument, slot)) in entry.arguments.iter().zip(workload).enumerate() {
             let ParameterKind::Scalar(ty) = self.workload[at].kind else {
                 continue;
             };
             if ty == ScalarType::Offset && *slot >> 63 == 1 {
-                return Err(LaunchError::Offset {
-                    argument: at,
-                    found: *slot,
-                });
+                return Err(LaunchError::Offset { argument: at, found: *slot });
             }
             values[argument.index()] = slot & (u64::MAX >> (64 - ty.bits()));
         }
-        let mut run = Run {
-            body: &self.body,
-            values,
-            steps: 0,
-        };
+        let mut run = Run { body: &self.body, values, steps: 0 };
         let counts = run.block(Body::ENTRY)?;
         let mut workgroups = [0; 3];
         for (axis, (count, value)) in workgroups.iter_mut().zip(counts).enumerate() {
             let found = run.values[value.index()] as i64;
             *count = u32::try_from(found).map_err(|_| LaunchError::Count { axis, found })?;
         }
-        Ok(Geometry {
-            workgroups,
-            workgroup_size: self.workgroup_size,
-        })
+        Ok(Geometry { workgroups, workgroup_size: self.workgroup_size })
     }
 }
 
@@ -173,13 +157,9 @@ impl<'a> Run<'a> {
     }
 
     fn op(&mut self, op: &'a Op) -> Result<(), LaunchError> {
-        let operand =
-            |run: &Self, at: usize| op.operands.get(at).map_or(0, |value| run.get(*value));
+        let operand = |run: &Self, at: usize| op.operands.get(at).map_or(0, |value| run.get(*value));
         let (a, b, c) = (operand(self, 0), operand(self, 1), operand(self, 2));
-        let ty = op
-            .operands
-            .first()
-            .map_or(ScalarType::Index, |value| self.element(*value));
+        let ty = op.operands.first().map_or(ScalarType::Index, |value| self.element(*value));
         let value = match &op.kind {
             OpKind::Constant(bits) => *bits,
             OpKind::Unary(kind) => eval::unary(*kind, ty, a),
@@ -205,10 +185,7 @@ impl<'a> Run<'a> {
                 return Ok(());
             }
             OpKind::Switch(keys) => {
-                let block = keys
-                    .iter()
-                    .position(|key| *key == a as i64)
-                    .unwrap_or(keys.len());
+                let block = keys.iter().position(|key| *key == a as i64).unwrap_or(keys.len());
                 let values = self.block(op.blocks[block])?;
                 self.pass(values, &op.results);
                 return Ok(());
@@ -261,19 +238,10 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn count(
-        &mut self,
-        op: &'a Op,
-        ty: ScalarType,
-        [low, high, step]: [u64; 3],
-    ) -> Result<(), LaunchError> {
+    fn count(&mut self, op: &'a Op, ty: ScalarType, [low, high, step]: [u64; 3]) -> Result<(), LaunchError> {
         let block = op.blocks[0];
         let arguments = &self.body.block(block).arguments;
-        let below = if ty == ScalarType::Offset {
-            IntPredicate::Ult
-        } else {
-            IntPredicate::Slt
-        };
+        let below = if ty == ScalarType::Offset { IntPredicate::Ult } else { IntPredicate::Slt };
         self.pass(&op.operands[3..], &arguments[1..]);
         let mut at = low;
         while eval::compare_int(below, ty, at, high) {

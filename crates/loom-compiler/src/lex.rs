@@ -111,10 +111,7 @@ fn digits_end(bytes: &[u8], mut at: usize) -> usize {
 
 /// A number whose digits begin at `at`: its kind and end.
 fn number(bytes: &[u8], at: usize) -> (Kind, usize) {
-    if bytes[at] == b'0'
-        && bytes.get(at + 1) == Some(&b'x')
-        && bytes.get(at + 2).is_some_and(u8::is_ascii_hexdigit)
-    {
+    if bytes[at] == b'0' && bytes.get(at + 1) == Some(&b'x') && bytes.get(at + 2).is_some_and(u8::is_ascii_hexdigit) {
         let mut end = at + 2;
         while bytes.get(end).is_some_and(u8::is_ascii_hexdigit) {
             end += 1;
@@ -146,10 +143,7 @@ fn string(bytes: &[u8], at: usize) -> Result<usize, (usize, &'static str)> {
             Some(b'"') => return Ok(end + 1),
             Some(b'\\') => match bytes.get(end + 1) {
                 Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => end += 2,
-                Some(b'u')
-                    if bytes.len() >= end + 6
-                        && bytes[end + 2..end + 6].iter().all(u8::is_ascii_hexdigit) =>
-                {
+                Some(b'u') if bytes.len() >= end + 6 && bytes[end + 2..end + 6].iter().all(u8::is_ascii_hexdigit) => {
                     end += 6
                 }
                 _ => {
@@ -160,10 +154,7 @@ fn string(bytes: &[u8], at: usize) -> Result<usize, (usize, &'static str)> {
                 }
             },
             Some(byte) if *byte < 0x20 => {
-                return Err((
-                    end,
-                    "a control character inside a string; write it as an escape",
-                ));
+                return Err((end, "a control character inside a string; write it as an escape"));
             }
             Some(_) => end += 1,
         }
@@ -186,10 +177,7 @@ pub(crate) fn lex(source: &str, diagnostics: &mut Diagnostics) -> Vec<Token> {
                 continue;
             }
             b'/' if next == Some(b'/') => {
-                at = bytes[at..]
-                    .iter()
-                    .position(|byte| *byte == b'\n')
-                    .map_or(bytes.len(), |line| at + line);
+                at = bytes[at..].iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |line| at + line);
                 continue;
             }
             b'(' => (Kind::ParenOpen, at + 1),
@@ -206,13 +194,7 @@ pub(crate) fn lex(source: &str, diagnostics: &mut Diagnostics) -> Vec<Token> {
             b'|' => (Kind::Pipe, at + 1),
             b'-' if next == Some(b'>') => (Kind::Arrow, at + 2),
             b'-' if next.is_some_and(|byte| byte.is_ascii_digit()) => number(bytes, at + 1),
-            b'-' if matches!(
-                &bytes[at + 1..name_end(bytes, at + 1, true)],
-                b"inf" | b"nan"
-            ) =>
-            {
-                (Kind::Float, at + 4)
-            }
+            b'-' if matches!(&bytes[at + 1..name_end(bytes, at + 1, true)], b"inf" | b"nan") => (Kind::Float, at + 4),
             b'0'..=b'9' => number(bytes, at),
             b'%' if next.is_some_and(is_name_byte) => (Kind::Value, name_end(bytes, at + 1, false)),
             b'@' if next.is_some_and(|byte| is_name_byte(byte) || byte == b'.') => {
@@ -223,28 +205,14 @@ pub(crate) fn lex(source: &str, diagnostics: &mut Diagnostics) -> Vec<Token> {
             b'"' => match string(bytes, at) {
                 Ok(end) => (Kind::Str, end),
                 Err((end, message)) => {
-                    diagnostics.push(
-                        source,
-                        Span {
-                            start: end as u32,
-                            end: end as u32,
-                        },
-                        message,
-                    );
-                    at = bytes[end..]
-                        .iter()
-                        .position(|byte| *byte == b'\n')
-                        .map_or(bytes.len(), |line| end + line);
+                    diagnostics.push(source, Span { start: end as u32, end: end as u32 }, message);
+                    at = bytes[end..].iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |line| end + line);
                     continue;
                 }
             },
             _ if is_word_start(byte) => {
                 let end = name_end(bytes, at, true);
-                let kind = if bytes[at..end].contains(&b'.') {
-                    Kind::OpName
-                } else {
-                    Kind::Word
-                };
+                let kind = if bytes[at..end].contains(&b'.') { Kind::OpName } else { Kind::Word };
                 (kind, end)
             }
             _ => {
@@ -256,18 +224,9 @@ pub(crate) fn lex(source: &str, diagnostics: &mut Diagnostics) -> Vec<Token> {
                     b'.' => "not a number; a float has digits on both sides of its point",
                     b'-' => "a number, `inf`, `nan` or `>` must follow `-`",
                     0x80.. => "only ASCII is legal outside strings and comments",
-                    _ => {
-                        "this character starts no token; punctuation is ( ) { } [ ] < > = : , | ->"
-                    }
+                    _ => "this character starts no token; punctuation is ( ) { } [ ] < > = : , | ->",
                 };
-                diagnostics.push(
-                    source,
-                    Span {
-                        start: at as u32,
-                        end: (at + char) as u32,
-                    },
-                    message,
-                );
+                diagnostics.push(source, Span { start: at as u32, end: (at + char) as u32 }, message);
                 at += char;
                 continue;
             }
@@ -277,13 +236,7 @@ pub(crate) fn lex(source: &str, diagnostics: &mut Diagnostics) -> Vec<Token> {
             at += 1;
             continue;
         }
-        tokens.push(Token {
-            kind,
-            span: Span {
-                start: at as u32,
-                end: end as u32,
-            },
-        });
+        tokens.push(Token { kind, span: Span { start: at as u32, end: end as u32 } });
         at = end;
     }
     tokens

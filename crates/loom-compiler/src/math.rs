@@ -48,13 +48,7 @@ fn poly64<const N: usize>(x: f64, c: [f64; N]) -> f64 {
 #[inline(always)]
 fn exp_parts(x: f32) -> (f32, f32) {
     // (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2: 3.2e-9 relative to e^r.
-    const P: [f32; 5] = [
-        0.499_999_94,
-        0.166_665_18,
-        0.041_668_423,
-        0.008_369_063,
-        0.001_381_391_2,
-    ];
+    const P: [f32; 5] = [0.499_999_94, 0.166_665_18, 0.041_668_423, 0.008_369_063, 0.001_381_391_2];
     // Beyond these x e^x and e^x are 0 or infinity. Written so that a NaN passes.
     let x = if x < -125.0 { -125.0 } else { x };
     let x = if x > 89.0 { 89.0 } else { x };
@@ -117,13 +111,7 @@ pub fn log(x: f32) -> f32 {
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
     // (tanh x - x) / x^3 over x^2 for |x| <= 0.625: 4.4e-9 relative to tanh x.
-    const P: [f32; 5] = [
-        -0.333_332_8,
-        0.133_314_42,
-        -0.053_739_715,
-        0.020_639_079,
-        -0.005_704_974_3,
-    ];
+    const P: [f32; 5] = [-0.333_332_8, 0.133_314_42, -0.053_739_715, 0.020_639_079, -0.005_704_974_3];
     let a = x.abs();
     let square = x * x;
     let small = (square * a).mul_add(poly(square, P), a);
@@ -157,15 +145,8 @@ pub fn silu(x: f32) -> f32 {
 #[inline(always)]
 pub fn erf(x: f32) -> f32 {
     // erf(x) / x - 1 over x^2 for |x| <= 0.93: 4.6e-10.
-    const SMALL: [f32; 7] = [
-        0.128_379_17,
-        -0.376_126_32,
-        0.112_836_875,
-        -0.026_858_94,
-        0.005_199_907,
-        -0.000_813_001_3,
-        8.316_774_6e-5,
-    ];
+    const SMALL: [f32; 7] =
+        [0.128_379_17, -0.376_126_32, 0.112_836_875, -0.026_858_94, 0.005_199_907, -0.000_813_001_3, 8.316_774_6e-5];
     // -ln(erfc x) for 0.92 <= x <= 4: 4.2e-11 relative to 1.
     const LARGE: [f32; 8] = [
         -0.000_175_874_3,
@@ -242,11 +223,7 @@ fn ln_core(x: f64) -> f64 {
     ];
     // x = m 2^k with m in [2/3, 4/3). The exponent is kept unsigned (2048 more than k), because no 64-bit arithmetic
     // shift and no conversion from i64 exists below AVX-512.
-    let above = x
-        .to_bits()
-        .wrapping_sub(0x3fe5_5555_5555_5555)
-        .wrapping_add(2048 << 52)
-        >> 52;
+    let above = x.to_bits().wrapping_sub(0x3fe5_5555_5555_5555).wrapping_add(2048 << 52) >> 52;
     let m = f64::from_bits(x.to_bits().wrapping_sub(above.wrapping_sub(2048) << 52));
     let k = f64::from_bits(above | 0x4330_0000_0000_0000) - (4_503_599_627_370_496.0 + 2048.0);
     let s = (m - 1.0) / (m + 1.0);
@@ -319,17 +296,9 @@ pub fn pow(x: f32, y: f32) -> f32 {
     let halved = y * 0.5;
     let odd = whole & (halved.trunc() != halved) & (y.abs() < 16_777_216.0);
     let r = if odd { r.copysign(x) } else { r };
-    let r = if (x < 0.0) & !whole & (a < f32::INFINITY) {
-        f32::NAN
-    } else {
-        r
-    };
+    let r = if (x < 0.0) & !whole & (a < f32::INFINITY) { f32::NAN } else { r };
     // (-1)^(+-inf) = 1, and ln 1 * inf is NaN.
-    let r = if (a == 1.0) & (y.abs() == f32::INFINITY) {
-        1.0
-    } else {
-        r
-    };
+    let r = if (a == 1.0) & (y.abs() == f32::INFINITY) { 1.0 } else { r };
     if (y == 0.0) | (x == 1.0) { 1.0 } else { r }
 }
 
@@ -337,11 +306,7 @@ pub fn pow(x: f32, y: f32) -> f32 {
 #[inline(always)]
 pub fn cbrt(x: f32) -> f32 {
     let r = exp_core(ln_core(x.abs() as f64) * (1.0 / 3.0)) as f32;
-    let r = if (x == 0.0) | (x.abs() == f32::INFINITY) {
-        x
-    } else {
-        r
-    };
+    let r = if (x == 0.0) | (x.abs() == f32::INFINITY) { x } else { r };
     if x.is_nan() { x } else { r.copysign(x) }
 }
 
@@ -522,11 +487,7 @@ pub fn gelu_logistic(x: f32, scale: f32) -> f32 {
 fn scaled_logistic(x: f32, u: f64) -> f32 {
     // `exp_core` stops at e^700: smaller than any f32 by far, and finite.
     let r = x as f64 / (1.0 + exp_core(-u));
-    if (x == f32::NEG_INFINITY) & (u < 0.0) {
-        -0.0
-    } else {
-        r as f32
-    }
+    if (x == f32::NEG_INFINITY) & (u < 0.0) { -0.0 } else { r as f32 }
 }
 
 macro_rules! common {
@@ -567,34 +528,19 @@ macro_rules! common {
         /// -1, 0 or 1 by sign; zeros keep theirs, NaN stays NaN.
         #[inline(always)]
         pub fn $sign(x: $float) -> $float {
-            if (x == 0.0) | x.is_nan() {
-                x
-            } else {
-                (1.0 as $float).copysign(x)
-            }
+            if (x == 0.0) | x.is_nan() { x } else { (1.0 as $float).copysign(x) }
         }
     };
 }
 common!(f32, u32, minnum, maxnum, minimum, maximum, sign);
-common!(
-    f64,
-    u64,
-    minnum_f64,
-    maxnum_f64,
-    minimum_f64,
-    maximum_f64,
-    sign_f64
-);
+common!(f64, u64, minnum_f64, maxnum_f64, minimum_f64, maximum_f64, sign_f64);
 
 /// The quarter turn nearest to x (mod 4), and the rest of the angle in radians.
 #[inline(always)]
 fn quarter_turns(x: f64) -> (i64, f64) {
     let fraction = x - x.trunc(); // exact; NaN for infinities
     let quarter = (fraction * 4.0).round();
-    (
-        quarter as i64 & 3,
-        (fraction - quarter * 0.25) * std::f64::consts::TAU,
-    )
+    (quarter as i64 & 3, (fraction - quarter * 0.25) * std::f64::consts::TAU)
 }
 
 /// sin(2 pi x), exact at multiples of a quarter.
@@ -647,11 +593,7 @@ pub fn erfc_f64(x: f64) -> f64 {
         return x;
     }
     if x < 0.0 {
-        return if x < -2.0 {
-            2.0 - erfc_f64(-x)
-        } else {
-            1.0 + erf_f64(-x)
-        };
+        return if x < -2.0 { 2.0 - erfc_f64(-x) } else { 1.0 + erf_f64(-x) };
     }
     if x < 2.0 {
         // 1 - erf loses at most 8 of the 53 bits here.
@@ -675,47 +617,27 @@ pub fn logistic_f64(x: f64) -> f64 {
 
 /// x / (1 + e^-x) in f64.
 pub fn silu_f64(x: f64) -> f64 {
-    if x == f64::NEG_INFINITY {
-        -0.0
-    } else {
-        x * logistic_f64(x)
-    }
+    if x == f64::NEG_INFINITY { -0.0 } else { x * logistic_f64(x) }
 }
 
 /// ln(1 + e^x) in f64.
 pub fn softplus_f64(x: f64) -> f64 {
-    if x.is_nan() {
-        x
-    } else {
-        x.max(0.0) + (-x.abs()).exp().ln_1p()
-    }
+    if x.is_nan() { x } else { x.max(0.0) + (-x.abs()).exp().ln_1p() }
 }
 
 /// x Φ(x) in f64, Φ being the normal distribution.
 pub fn gelu_erf_f64(x: f64) -> f64 {
-    if x == f64::NEG_INFINITY {
-        -0.0
-    } else {
-        0.5 * x * erfc_f64(-x * FRAC_1_SQRT_2)
-    }
+    if x == f64::NEG_INFINITY { -0.0 } else { 0.5 * x * erfc_f64(-x * FRAC_1_SQRT_2) }
 }
 
 /// x (1 + tanh(sqrt(2/π) (x + 0.044715 x³))) / 2 in f64.
 pub fn gelu_tanh_f64(x: f64) -> f64 {
     let u = 1.595_769_121_605_730_7 * x * (0.044_715 * x).mul_add(x, 1.0);
-    if x == f64::NEG_INFINITY {
-        -0.0
-    } else {
-        x * logistic_f64(u)
-    }
+    if x == f64::NEG_INFINITY { -0.0 } else { x * logistic_f64(u) }
 }
 
 /// x · logistic(scale · x) in f64.
 pub fn gelu_logistic_f64(x: f64, scale: f64) -> f64 {
     let u = scale * x;
-    if (x == f64::NEG_INFINITY) & (u < 0.0) {
-        -0.0
-    } else {
-        x * logistic_f64(u)
-    }
+    if (x == f64::NEG_INFINITY) & (u < 0.0) { -0.0 } else { x * logistic_f64(u) }
 }

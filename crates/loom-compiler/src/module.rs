@@ -32,9 +32,8 @@ pub struct Module {
 
 /// Top-level ops by their first part, for the message that refuses any other.
 const FAMILIES: [&str; 21] = [
-    "kernel", "func", "template", "config", "check", "command", "global", "target", "amdgpu",
-    "spirv", "aie2p", "module", "metadata", "pass", "pool", "low", "pipeline", "channel", "x86",
-    "vm", "wasm",
+    "kernel", "func", "template", "config", "check", "command", "global", "target", "amdgpu", "spirv", "aie2p",
+    "module", "metadata", "pass", "pool", "low", "pipeline", "channel", "x86", "vm", "wasm",
 ];
 
 impl Module {
@@ -45,22 +44,14 @@ impl Module {
     pub fn parse(name: &str, source: &str) -> Result<Self, Diagnostics> {
         let mut diagnostics = Diagnostics::new(name);
         if source.len() > MAX_SOURCE_BYTES {
-            let message = format!(
-                "the text has {} bytes; at most {MAX_SOURCE_BYTES} are read",
-                source.len()
-            );
+            let message = format!("the text has {} bytes; at most {MAX_SOURCE_BYTES} are read", source.len());
             diagnostics.push("", Span::default(), message);
             return Err(diagnostics);
         }
         let tokens = lex::lex(source, &mut diagnostics);
         let ops = syntax::parse(source, &tokens, &mut diagnostics);
-        let mut module = Self {
-            name: name.to_owned(),
-            source: source.to_owned(),
-            tokens,
-            ops,
-            symbols: HashMap::new(),
-        };
+        let mut module =
+            Self { name: name.to_owned(), source: source.to_owned(), tokens, ops, symbols: HashMap::new() };
         module.collect_symbols(&mut diagnostics);
         diagnostics.finish(module)
     }
@@ -82,11 +73,7 @@ impl Module {
     ///
     /// # Errors
     /// An unknown kernel, an unbound or violated config value, and everything that does not verify in what is reached.
-    pub fn specialise(
-        &self,
-        kernel: &str,
-        config: &BTreeMap<String, String>,
-    ) -> Result<Kernel, Diagnostics> {
+    pub fn specialise(&self, kernel: &str, config: &BTreeMap<String, String>) -> Result<Kernel, Diagnostics> {
         let mut builder = Builder::new(self, config, Mode::Specialise);
         let built = self.kernel(kernel).and_then(|op| builder.kernel(op));
         match built {
@@ -95,9 +82,7 @@ impl Module {
                 if builder.diagnostics.items.is_empty() {
                     let legal = self.kernels().join(", ");
                     let message = format!("no kernel `{kernel}` in this text; it has: {legal}");
-                    builder
-                        .diagnostics
-                        .push(&self.source, Span::default(), message);
+                    builder.diagnostics.push(&self.source, Span::default(), message);
                 }
                 Err(builder.diagnostics)
             }
@@ -106,31 +91,17 @@ impl Module {
 
     /// The names by which `specialise` finds kernels: export names, or symbols where there is none.
     pub fn kernels(&self) -> Vec<String> {
-        let kernels = self
-            .ops
-            .iter()
-            .filter(|op| self.op_name(op) == "kernel.def");
+        let kernels = self.ops.iter().filter(|op| self.op_name(op) == "kernel.def");
         kernels
-            .filter_map(|op| {
-                self.export(op)
-                    .or_else(|| self.symbol_of(op).map(|(name, _)| name.to_owned()))
-            })
+            .filter_map(|op| self.export(op).or_else(|| self.symbol_of(op).map(|(name, _)| name.to_owned())))
             .collect()
     }
 
     fn kernel(&self, name: &str) -> Option<&Op> {
         let is_kernel = |op: &&Op| self.op_name(op) == "kernel.def";
-        let by_export = || {
-            self.ops
-                .iter()
-                .filter(is_kernel)
-                .find(|op| self.export(op).as_deref() == Some(name))
-        };
+        let by_export = || self.ops.iter().filter(is_kernel).find(|op| self.export(op).as_deref() == Some(name));
         let symbol = self.symbols.get(name.strip_prefix('@').unwrap_or(name));
-        symbol
-            .map(|at| &self.ops[*at])
-            .filter(is_kernel)
-            .or_else(by_export)
+        symbol.map(|at| &self.ops[*at]).filter(is_kernel).or_else(by_export)
     }
 
     pub(crate) fn op_name(&self, op: &Op) -> &str {
@@ -165,9 +136,7 @@ impl Module {
             let token = self.tokens[at as usize];
             match token.kind {
                 Kind::ParenOpen | Kind::Less | Kind::BracketOpen => depth += 1,
-                Kind::ParenClose | Kind::Greater | Kind::BracketClose => {
-                    depth = depth.saturating_sub(1)
-                }
+                Kind::ParenClose | Kind::Greater | Kind::BracketClose => depth = depth.saturating_sub(1),
                 Kind::BraceOpen => return None,
                 Kind::Symbol if depth == 0 => return Some((&self.text(at)[1..], token.span)),
                 _ => {}
@@ -187,10 +156,7 @@ impl Module {
             }
             let family = name.split('.').next().unwrap_or(name);
             if !FAMILIES.contains(&family) {
-                let message = format!(
-                    "`{name}` is no top-level op; legal families: {}",
-                    FAMILIES.join(", ")
-                );
+                let message = format!("`{name}` is no top-level op; legal families: {}", FAMILIES.join(", "));
                 diagnostics.push(&self.source, span, message);
                 continue;
             }
@@ -210,11 +176,7 @@ impl Module {
                     symbols.insert(symbol.to_owned(), at);
                 }
                 Some(first) if declares(op) && !declares(&self.ops[*first]) => {}
-                Some(_) => diagnostics.push(
-                    &self.source,
-                    symbol_span,
-                    format!("`@{symbol}` is defined twice"),
-                ),
+                Some(_) => diagnostics.push(&self.source, symbol_span, format!("`@{symbol}` is defined twice")),
                 None => {
                     symbols.insert(symbol.to_owned(), at);
                 }

@@ -106,9 +106,7 @@ impl Unary {
     /// Whether it takes floats; else it takes integers.
     pub const fn is_float(self) -> bool {
         match self {
-            Self::NegI | Self::AbsI | Self::CtlzI | Self::CttzI | Self::CtpopI | Self::SignI => {
-                false
-            }
+            Self::NegI | Self::AbsI | Self::CtlzI | Self::CttzI | Self::CtpopI | Self::SignI => false,
             Self::NegF
             | Self::AbsF
             | Self::SignF

@@ -43,12 +43,7 @@ pub(crate) struct Reader<'m> {
 impl<'m> Reader<'m> {
     /// At the first token behind the op's name.
     pub(crate) fn new(source: &'m str, tokens: &'m [Token], op: &'m Op) -> Self {
-        Self {
-            source,
-            tokens,
-            op,
-            at: op.rest.start as usize,
-        }
+        Self { source, tokens, op, at: op.rest.start as usize }
     }
 
     /// The text of token `at`.
@@ -71,11 +66,7 @@ impl<'m> Reader<'m> {
     }
 
     pub(crate) fn token(&self) -> Option<Token> {
-        if self.at < self.op.rest.end as usize {
-            Some(self.tokens[self.at])
-        } else {
-            None
-        }
+        if self.at < self.op.rest.end as usize { Some(self.tokens[self.at]) } else { None }
     }
 
     pub(crate) fn peek(&self) -> Option<Kind> {
@@ -84,11 +75,7 @@ impl<'m> Reader<'m> {
 
     /// The kind of the token behind the next one.
     pub(crate) fn peek_second(&self) -> Option<Kind> {
-        if self.at + 1 < self.op.rest.end as usize {
-            Some(self.tokens[self.at + 1].kind)
-        } else {
-            None
-        }
+        if self.at + 1 < self.op.rest.end as usize { Some(self.tokens[self.at + 1].kind) } else { None }
     }
 
     /// Where the cursor is: the next token, or the end of the op.
@@ -111,14 +98,7 @@ impl<'m> Reader<'m> {
 
     /// A refusal at the cursor that says what was found.
     pub(crate) fn expected<T>(&self, legal: &str) -> Built<T> {
-        refuse(
-            self.here(),
-            format!(
-                "`{}`: expected {legal}, found {}",
-                self.name(),
-                self.found()
-            ),
-        )
+        refuse(self.here(), format!("`{}`: expected {legal}, found {}", self.name(), self.found()))
     }
 
     pub(crate) fn accept(&mut self, kind: Kind) -> bool {
@@ -139,19 +119,13 @@ impl<'m> Reader<'m> {
 
     /// Whether the next token is this word; if so it is taken.
     pub(crate) fn accept_word(&mut self, word: &str) -> bool {
-        let is = self
-            .token()
-            .is_some_and(|token| token.kind == Kind::Word && self.text(token) == word);
+        let is = self.token().is_some_and(|token| token.kind == Kind::Word && self.text(token) == word);
         self.at += usize::from(is);
         is
     }
 
     pub(crate) fn expect_word(&mut self, word: &str) -> Built<()> {
-        if self.accept_word(word) {
-            Ok(())
-        } else {
-            self.expected(&format!("`{word}`"))
-        }
+        if self.accept_word(word) { Ok(()) } else { self.expected(&format!("`{word}`")) }
     }
 
     /// Any word, with where it is.
@@ -182,13 +156,7 @@ impl<'m> Reader<'m> {
         let token = self.expect(Kind::Int)?;
         match parse_int(self.text(token)) {
             Some(value) => Ok((value, token.span)),
-            None => refuse(
-                token.span,
-                format!(
-                    "`{}` does not fit a signed 64-bit integer",
-                    self.text(token)
-                ),
-            ),
+            None => refuse(token.span, format!("`{}` does not fit a signed 64-bit integer", self.text(token))),
         }
     }
 
@@ -196,10 +164,7 @@ impl<'m> Reader<'m> {
     pub(crate) fn string(&mut self) -> Built<String> {
         let token = self.expect(Kind::Str)?;
         unescape(self.text(token)).ok_or_else(|| {
-            Refusal::At(
-                token.span,
-                "a `\\u` escape in this string is half of a surrogate pair".to_owned(),
-            )
+            Refusal::At(token.span, "a `\\u` escape in this string is half of a surrogate pair".to_owned())
         })
     }
 
@@ -244,15 +209,11 @@ impl<'m> Reader<'m> {
         let text = self.text(token);
         let value = match token.kind {
             Kind::Int => {
-                return self
-                    .int()
-                    .map(|(value, span)| (Attribute::Int(value), span));
+                return self.int().map(|(value, span)| (Attribute::Int(value), span));
             }
             Kind::Float => Attribute::Float(parse_float(text)),
             Kind::Str => {
-                return self
-                    .string()
-                    .map(|text| (Attribute::Text(text), token.span));
+                return self.string().map(|text| (Attribute::Text(text), token.span));
             }
             Kind::Word if self.peek_second() != Some(Kind::ParenOpen) => Attribute::Word(text),
             Kind::OpName => Attribute::Word(text),
@@ -283,25 +244,14 @@ impl<'m> Reader<'m> {
         loop {
             let (key, span) = self.word("an attribute name")?;
             if entries.iter().any(|entry| entry.key == key) {
-                return refuse(
-                    span,
-                    format!("`{}`: attribute `{key}` is given twice", self.name()),
-                );
+                return refuse(span, format!("`{}`: attribute `{key}` is given twice", self.name()));
             }
             if entries.len() == MAX_ATTRIBUTES {
-                return refuse(
-                    span,
-                    format!("`{}`: more than {MAX_ATTRIBUTES} attributes", self.name()),
-                );
+                return refuse(span, format!("`{}`: more than {MAX_ATTRIBUTES} attributes", self.name()));
             }
             self.expect(Kind::Equal)?;
             let (value, value_span) = self.attribute()?;
-            entries.push(Entry {
-                key,
-                span,
-                value,
-                value_span,
-            });
+            entries.push(Entry { key, span, value, value_span });
             if !self.accept(Kind::Comma) {
                 self.expect(Kind::BraceClose)?;
                 return Ok(entries);
@@ -322,28 +272,19 @@ impl<'m> Reader<'m> {
         let (word, span) = self.word(legal)?;
         match find(word) {
             Some(found) => Ok(found),
-            None => refuse(
-                span,
-                format!("`{}`: expected {legal}, found `{word}`", self.name()),
-            ),
+            None => refuse(span, format!("`{}`: expected {legal}, found `{word}`", self.name())),
         }
     }
 
     /// The op must end here, but for a `loc(..)`.
     pub(crate) fn end(&mut self) -> Built<()> {
-        if self
-            .token()
-            .is_some_and(|token| token.kind == Kind::Word && self.text(token) == "loc")
+        if self.token().is_some_and(|token| token.kind == Kind::Word && self.text(token) == "loc")
             && self.peek_second() == Some(Kind::ParenOpen)
         {
             self.at += 1;
             self.skip_group()?;
         }
-        if self.token().is_some() {
-            self.expected("the end of the op")
-        } else {
-            Ok(())
-        }
+        if self.token().is_some() { self.expected("the end of the op") } else { Ok(()) }
     }
 }
 

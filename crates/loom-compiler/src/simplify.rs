@@ -71,17 +71,13 @@ fn sweep(body: &mut Body, id: BlockId, used: &mut [bool]) {
     let mut block: Block = std::mem::take(&mut body.blocks[id.index()]);
     for argument in &block.arguments {
         // A carried view's extents are used by whoever carries it.
-        body.ty(*argument)
-            .each_value(|dim| used[dim.index()] = true);
+        body.ty(*argument).each_value(|dim| used[dim.index()] = true);
     }
     let mut kept: Vec<Op> = Vec::with_capacity(block.ops.len());
     for op in std::mem::take(&mut block.ops).into_iter().rev() {
         let live = has_effect(&op.kind)
             || op.results.iter().any(|result| used[result.index()])
-            || op
-                .blocks
-                .iter()
-                .any(|block| has_effects_inside(body, *block));
+            || op.blocks.iter().any(|block| has_effects_inside(body, *block));
         if !live {
             for block in &op.blocks {
                 clear(body, *block);
@@ -107,11 +103,7 @@ fn sweep(body: &mut Body, id: BlockId, used: &mut [bool]) {
 fn has_effects_inside(body: &Body, id: BlockId) -> bool {
     body.block(id).ops.iter().any(|op| {
         let ends = matches!(op.kind, OpKind::Yield | OpKind::Condition | OpKind::Return);
-        (!ends && has_effect(&op.kind))
-            || op
-                .blocks
-                .iter()
-                .any(|block| has_effects_inside(body, *block))
+        (!ends && has_effect(&op.kind)) || op.blocks.iter().any(|block| has_effects_inside(body, *block))
     })
 }
 

@@ -56,12 +56,7 @@ pub(crate) struct Block {
 
 /// Reads all tokens as a list of top-level ops.
 pub(crate) fn parse(source: &str, tokens: &[Token], diagnostics: &mut Diagnostics) -> Vec<Op> {
-    let mut parser = Parser {
-        source,
-        tokens,
-        at: 0,
-        diagnostics,
-    };
+    let mut parser = Parser { source, tokens, at: 0, diagnostics };
     let mut ops = Vec::new();
     while parser.at < tokens.len() && !parser.diagnostics.is_full() {
         match parser.op(0) {
@@ -85,17 +80,12 @@ impl Parser<'_> {
     }
 
     fn text(&self, at: usize) -> &str {
-        self.tokens.get(at).map_or("", |token| {
-            &self.source[token.span.start as usize..token.span.end as usize]
-        })
+        self.tokens.get(at).map_or("", |token| &self.source[token.span.start as usize..token.span.end as usize])
     }
 
     fn refuse(&mut self, at: usize, message: impl Into<String>) {
         let end = self.source.len() as u32;
-        let span = self
-            .tokens
-            .get(at)
-            .map_or(Span { start: end, end }, |token| token.span);
+        let span = self.tokens.get(at).map_or(Span { start: end, end }, |token| token.span);
         self.diagnostics.push(self.source, span, message);
     }
 
@@ -122,9 +112,7 @@ impl Parser<'_> {
     fn starts_op(&self, at: usize) -> bool {
         match self.kind(at) {
             Some(Kind::OpName) => true,
-            Some(Kind::Value) => {
-                self.starts_results(at, at == 0 || self.kind(at - 1) != Some(Kind::Comma))
-            }
+            Some(Kind::Value) => self.starts_results(at, at == 0 || self.kind(at - 1) != Some(Kind::Comma)),
             Some(Kind::Hash) => self.kind(at + 1) == Some(Kind::Equal),
             _ => false,
         }
@@ -139,9 +127,7 @@ impl Parser<'_> {
             Some(Kind::Colon) => true,
             // An operand label is never followed by `(%a : type) :`, but telling so needs a scan; what comes before it
             // decides instead: an operand follows its op name, a comma, or a condition.
-            Some(Kind::ParenOpen) => {
-                at == 0 || !matches!(self.kind(at - 1), Some(Kind::Comma | Kind::OpName))
-            }
+            Some(Kind::ParenOpen) => at == 0 || !matches!(self.kind(at - 1), Some(Kind::Comma | Kind::OpName)),
             _ => false,
         }
     }
@@ -170,10 +156,7 @@ impl Parser<'_> {
         }
         if self.kind(self.at) != Some(Kind::OpName) {
             let found = self.found(self.at);
-            self.refuse(
-                self.at,
-                format!("expected an op name such as `index.add`, found {found}"),
-            );
+            self.refuse(self.at, format!("expected an op name such as `index.add`, found {found}"));
             return None;
         }
         let name = self.at as u32;
@@ -182,11 +165,7 @@ impl Parser<'_> {
     }
 
     fn found(&self, at: usize) -> String {
-        if at < self.tokens.len() {
-            format!("`{}`", self.text(at))
-        } else {
-            "the end of the text".to_owned()
-        }
+        if at < self.tokens.len() { format!("`{}`", self.text(at)) } else { "the end of the text".to_owned() }
     }
 
     /// Everything of an op behind its name.
@@ -213,17 +192,12 @@ impl Parser<'_> {
                 Kind::Value if self.starts_results(self.at, before != Some(Kind::Comma)) => {
                     if let Some(unclosed) = open.pop() {
                         let bracket = self.text(unclosed).to_owned();
-                        self.refuse(
-                            unclosed,
-                            format!("`{bracket}` is not closed before the next op"),
-                        );
+                        self.refuse(unclosed, format!("`{bracket}` is not closed before the next op"));
                         return None;
                     }
                     break;
                 }
-                Kind::OpName | Kind::Hash
-                    if open.is_empty() && !continues && self.starts_op(self.at) =>
-                {
+                Kind::OpName | Kind::Hash if open.is_empty() && !continues && self.starts_op(self.at) => {
                     break;
                 }
                 Kind::Label if open.is_empty() && self.starts_block(self.at) => break,
@@ -256,10 +230,7 @@ impl Parser<'_> {
                         Some(opener) if self.kind(opener) == Some(matching) => {}
                         Some(opener) => {
                             let bracket = self.text(opener).to_owned();
-                            self.refuse(
-                                self.at,
-                                format!("this closes no bracket: `{bracket}` is still open"),
-                            );
+                            self.refuse(self.at, format!("this closes no bracket: `{bracket}` is still open"));
                             return None;
                         }
                         None => {
@@ -273,29 +244,15 @@ impl Parser<'_> {
             self.at += 1;
         }
         if let Some(unclosed) = open.pop() {
-            self.refuse(
-                unclosed,
-                format!("`{}` is never closed", self.text(unclosed)),
-            );
+            self.refuse(unclosed, format!("`{}` is never closed", self.text(unclosed)));
             return None;
         }
-        Some(Op {
-            results,
-            name,
-            rest: Tokens {
-                start,
-                end: self.at as u32,
-            },
-            regions,
-        })
+        Some(Op { results, name, rest: Tokens { start, end: self.at as u32 }, regions })
     }
 
     /// Whether the `{` here opens a region.
     fn opens_region(&self) -> bool {
-        matches!(
-            self.kind(self.at + 1),
-            Some(Kind::OpName | Kind::Label | Kind::BraceClose | Kind::Value)
-        )
+        matches!(self.kind(self.at + 1), Some(Kind::OpName | Kind::Label | Kind::BraceClose | Kind::Value))
     }
 
     fn region(&mut self, depth: usize) -> Option<Region> {
@@ -310,11 +267,7 @@ impl Parser<'_> {
                 }
                 Some(Kind::BraceClose) => {
                     self.at += 1;
-                    return Some(Region {
-                        open,
-                        close: self.at as u32 - 1,
-                        blocks,
-                    });
+                    return Some(Region { open, close: self.at as u32 - 1, blocks });
                 }
                 Some(Kind::Label) => {
                     let label = Some(self.at as u32);
@@ -322,10 +275,7 @@ impl Parser<'_> {
                         self.at += 1;
                         // Argument types stand in parentheses, so the first `:` outside is the label's own.
                         if self.kind(self.at) == Some(Kind::ParenOpen) {
-                            while !matches!(
-                                self.kind(self.at),
-                                None | Some(Kind::ParenClose | Kind::BraceClose)
-                            ) {
+                            while !matches!(self.kind(self.at), None | Some(Kind::ParenClose | Kind::BraceClose)) {
                                 self.at += 1;
                             }
                         }
@@ -335,13 +285,8 @@ impl Parser<'_> {
                         }
                     }
                     match blocks.last_mut() {
-                        Some(first) if first.label.is_none() && first.ops.is_empty() => {
-                            first.label = label
-                        }
-                        _ => blocks.push(Block {
-                            label,
-                            ops: Vec::new(),
-                        }),
+                        Some(first) if first.label.is_none() && first.ops.is_empty() => first.label = label,
+                        _ => blocks.push(Block { label, ops: Vec::new() }),
                     }
                 }
                 Some(_) => match self.op(depth) {

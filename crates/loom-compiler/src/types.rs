@@ -80,13 +80,7 @@ impl ScalarType {
     pub const fn is_float(self) -> bool {
         match self {
             Self::F16 | Self::BF16 | Self::F32 | Self::F64 | Self::F8E4M3 | Self::F8E5M2 => true,
-            Self::Index
-            | Self::Offset
-            | Self::I1
-            | Self::I8
-            | Self::I16
-            | Self::I32
-            | Self::I64 => false,
+            Self::Index | Self::Offset | Self::I1 | Self::I8 | Self::I16 | Self::I32 | Self::I64 => false,
         }
     }
 
@@ -171,9 +165,7 @@ pub struct VectorType {
 impl VectorType {
     /// The product of the extents, if all are constant. Verified to be at most [`MAX_LANES`].
     pub fn lanes(&self) -> Option<u64> {
-        self.dims
-            .iter()
-            .try_fold(1u64, |lanes, dim| lanes.checked_mul(dim.constant()?))
+        self.dims.iter().try_fold(1u64, |lanes, dim| lanes.checked_mul(dim.constant()?))
     }
 }
 

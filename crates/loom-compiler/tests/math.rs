@@ -5,23 +5,14 @@ use loom_compiler::math;
 /// Every `stride`-th bit pattern, all borders between kinds of number, and dense stretches around the places where
 /// functions switch formulas.
 fn patterns(stride: usize) -> impl Iterator<Item = f32> {
-    let borders = [
-        0x0000_0000u32,
-        0x0080_0000,
-        0x3f80_0000,
-        0x7f80_0000,
-        0x7fc0_0000,
-    ]
-    .into_iter()
-    .flat_map(|b| (-3i32..4).map(move |d| b.wrapping_add(d as u32)))
-    .flat_map(|b| [b, b | 0x8000_0000]);
-    let seams = [
-        0.1f32, 0.625, 0.925, 1e-3, 1e-5, 1e-6, 2.0, 4.0, 9.01, 10.0, 10.2, 87.3, 88.7, 103.97,
-        104.0,
-    ]
-    .into_iter()
-    .flat_map(|s| (-20i32..20).map(move |d| s.to_bits().wrapping_add((d * 7) as u32)))
-    .flat_map(|b| [b, b | 0x8000_0000]);
+    let borders = [0x0000_0000u32, 0x0080_0000, 0x3f80_0000, 0x7f80_0000, 0x7fc0_0000]
+        .into_iter()
+        .flat_map(|b| (-3i32..4).map(move |d| b.wrapping_add(d as u32)))
+        .flat_map(|b| [b, b | 0x8000_0000]);
+    let seams = [0.1f32, 0.625, 0.925, 1e-3, 1e-5, 1e-6, 2.0, 4.0, 9.01, 10.0, 10.2, 87.3, 88.7, 103.97, 104.0]
+        .into_iter()
+        .flat_map(|s| (-20i32..20).map(move |d| s.to_bits().wrapping_add((d * 7) as u32)))
+        .flat_map(|b| [b, b | 0x8000_0000]);
     let sweep = (0..=u32::MAX).step_by(stride);
     sweep.chain(borders).chain(seams).map(f32::from_bits)
 }
@@ -30,11 +21,7 @@ fn patterns(stride: usize) -> impl Iterator<Item = f32> {
 fn ulps(found: f32, exact: f64) -> f64 {
     let nearest = exact as f32;
     if nearest.is_nan() || found.is_nan() {
-        return if nearest.is_nan() && found.is_nan() {
-            0.0
-        } else {
-            f64::INFINITY
-        };
+        return if nearest.is_nan() && found.is_nan() { 0.0 } else { f64::INFINITY };
     }
     if nearest == found {
         // A zero, an infinity or the best answer; a zero must have the right sign too.
@@ -48,8 +35,7 @@ fn ulps(found: f32, exact: f64) -> f64 {
     }
     if nearest.is_infinite() {
         // The largest finite number is next to infinity.
-        return if found.abs() == f32::MAX && found.is_sign_positive() == nearest.is_sign_positive()
-        {
+        return if found.abs() == f32::MAX && found.is_sign_positive() == nearest.is_sign_positive() {
             1.0
         } else {
             f64::INFINITY
@@ -66,13 +52,7 @@ fn spacing(x: f32) -> f64 {
 
 /// The largest error of `f` against `exact`, which must not exceed `limit`.
 #[track_caller]
-fn check(
-    name: &str,
-    limit: f64,
-    stride: usize,
-    f: impl Fn(f32) -> f32,
-    exact: impl Fn(f64) -> f64,
-) {
+fn check(name: &str, limit: f64, stride: usize, f: impl Fn(f32) -> f32, exact: impl Fn(f64) -> f64) {
     let (mut worst, mut at) = (0.0, 0.0);
     for x in patterns(stride) {
         let error = ulps(f(x), exact(x as f64));
@@ -81,12 +61,7 @@ fn check(
         }
     }
     println!("{name}: {worst:.3} ulp at {at:e}");
-    assert!(
-        worst <= limit,
-        "{name}({at:e}) = {:e}, exactly {:e}: {worst} ulp",
-        f(at),
-        exact(at as f64)
-    );
+    assert!(worst <= limit, "{name}({at:e}) = {:e}, exactly {:e}: {worst} ulp", f(at), exact(at as f64));
 }
 
 fn log_of(x: f64, f: impl Fn(f64) -> f64) -> f64 {
@@ -108,47 +83,27 @@ fn sweep(stride: usize) {
     check("log", 1.0, stride, math::log, |x| log_of(x, f64::ln));
     check("tanh", 1.5, stride, math::tanh, f64::tanh);
     // Written for the reference's own sake: 1/(1 + e^-x) overflows to the right limits in f64.
-    check("logistic", 2.3, stride, math::logistic, |x| {
-        1.0 / (1.0 + (-x).exp())
-    });
-    check("silu", 2.9, stride, math::silu, |x| {
-        gate(x, 1.0 / (1.0 + (-x).exp()))
-    });
+    check("logistic", 2.3, stride, math::logistic, |x| 1.0 / (1.0 + (-x).exp()));
+    check("silu", 2.9, stride, math::silu, |x| gate(x, 1.0 / (1.0 + (-x).exp())));
     check("erf", 1.2, stride, math::erf, math::erf_f64);
     check("sqrt", 0.5, stride, math::sqrt, f64::sqrt);
     check("rsqrt", 1.5, stride, math::rsqrt, |x| 1.0 / x.sqrt());
     check("exp2", 0.51, stride, math::exp2, f64::exp2);
     check("expm1", 0.51, stride, math::expm1, f64::exp_m1);
     check("log2", 0.51, stride, math::log2, |x| log_of(x, f64::log2));
-    check("log10", 0.51, stride, math::log10, |x| {
-        log_of(x, f64::log10)
-    });
-    check("log1p", 0.51, stride, math::log1p, |x| {
-        if x < -1.0 { f64::NAN } else { x.ln_1p() }
-    });
+    check("log10", 0.51, stride, math::log10, |x| log_of(x, f64::log10));
+    check("log1p", 0.51, stride, math::log1p, |x| if x < -1.0 { f64::NAN } else { x.ln_1p() });
     check("cbrt", 0.51, stride, math::cbrt, f64::cbrt);
     check("sinh", 0.51, stride, math::sinh, f64::sinh);
     check("cosh", 0.51, stride, math::cosh, f64::cosh);
     check("asinh", 0.51, stride, math::asinh, |x| {
-        if x.abs() > 1e8 {
-            ((2.0 * x.abs()).ln()).copysign(x)
-        } else {
-            x.asinh()
-        }
+        if x.abs() > 1e8 { ((2.0 * x.abs()).ln()).copysign(x) } else { x.asinh() }
     });
     check("acosh", 0.51, stride, math::acosh, f64::acosh);
-    check("atanh", 0.51, stride, math::atanh, |x| {
-        if x.abs() < 1e-4 {
-            x * (x * x / 3.0 + 1.0)
-        } else {
-            x.atanh()
-        }
-    });
+    check("atanh", 0.51, stride, math::atanh, |x| if x.abs() < 1e-4 { x * (x * x / 3.0 + 1.0) } else { x.atanh() });
     check("erfc", 0.51, stride, math::erfc, math::erfc_f64);
     check("softplus", 0.51, stride, math::softplus, softplus);
-    check("gelu erf", 0.51, stride, math::gelu_erf, |x| {
-        gate(x, 0.5 * math::erfc_f64(-x / 2f64.sqrt()))
-    });
+    check("gelu erf", 0.51, stride, math::gelu_erf, |x| gate(x, 0.5 * math::erfc_f64(-x / 2f64.sqrt())));
     check("gelu tanh", 0.51, stride, math::gelu_tanh, |x| {
         let u = 2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
         gate(x, 1.0 / (1.0 + (-u).exp()))
@@ -199,15 +154,10 @@ fn powers_are_within_their_error_and_have_the_special_cases() {
     ];
     let mut state = 1u64;
     let mut random = || {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         f32::from_bits((state >> 32) as u32)
     };
-    let mut pairs: Vec<(f32, f32)> = specials
-        .iter()
-        .flat_map(|&x| specials.iter().map(move |&y| (x, y)))
-        .collect();
+    let mut pairs: Vec<(f32, f32)> = specials.iter().flat_map(|&x| specials.iter().map(move |&y| (x, y))).collect();
     for _ in 0..40_000 {
         let (x, y) = (random(), random());
         // Most pairs of random patterns over- or underflow: let some have middling exponents.
@@ -245,15 +195,8 @@ fn the_error_function_in_f64_has_the_known_values() {
     for (x, erf, erfc) in known {
         assert!((math::erf_f64(x) - erf).abs() < 1e-15, "erf({x})");
         assert!((math::erf_f64(-x) + erf).abs() < 1e-15, "erf(-{x})");
-        assert!(
-            (math::erfc_f64(x) / erfc - 1.0).abs() < 1e-12,
-            "erfc({x}) = {:e}",
-            math::erfc_f64(x)
-        );
-        assert!(
-            (math::erfc_f64(-x) - (1.0 + erf)).abs() < 1e-15,
-            "erfc(-{x})"
-        );
+        assert!((math::erfc_f64(x) / erfc - 1.0).abs() < 1e-12, "erfc({x}) = {:e}", math::erfc_f64(x));
+        assert!((math::erfc_f64(-x) - (1.0 + erf)).abs() < 1e-15, "erfc(-{x})");
     }
 }
 
@@ -315,20 +258,12 @@ fn minima_and_maxima_order_zeros_and_treat_nan_as_said() {
     assert!(math::minimum(nan, 1.0).is_nan() && math::minimum(1.0, nan).is_nan());
     assert!(math::maximum(nan, 1.0).is_nan() && math::maximum(1.0, nan).is_nan());
     for f in [math::minnum, math::minimum] {
-        assert!(
-            f(0.0, -0.0).is_sign_negative()
-                && f(-0.0, 0.0).is_sign_negative()
-                && f(0.0, 0.0).is_sign_positive()
-        );
+        assert!(f(0.0, -0.0).is_sign_negative() && f(-0.0, 0.0).is_sign_negative() && f(0.0, 0.0).is_sign_positive());
         assert_eq!(f(1.0, 2.0), 1.0);
         assert_eq!(f(2.0, 1.0), 1.0);
     }
     for f in [math::maxnum, math::maximum] {
-        assert!(
-            f(0.0, -0.0).is_sign_positive()
-                && f(-0.0, 0.0).is_sign_positive()
-                && f(-0.0, -0.0).is_sign_negative()
-        );
+        assert!(f(0.0, -0.0).is_sign_positive() && f(-0.0, 0.0).is_sign_positive() && f(-0.0, -0.0).is_sign_negative());
         assert_eq!(f(1.0, 2.0), 2.0);
         assert_eq!(f(2.0, 1.0), 2.0);
     }
@@ -336,19 +271,11 @@ fn minima_and_maxima_order_zeros_and_treat_nan_as_said() {
 
 #[test]
 fn turns_are_exact_at_quarters() {
-    for (x, sine, cosine) in [
-        (0.0f32, 0.0, 1.0),
-        (0.25, 1.0, 0.0),
-        (0.5, 0.0, -1.0),
-        (0.75, -1.0, 0.0),
-        (1e6, 0.0, 1.0),
-        (-0.25, -1.0, 0.0),
-    ] {
+    for (x, sine, cosine) in
+        [(0.0f32, 0.0, 1.0), (0.25, 1.0, 0.0), (0.5, 0.0, -1.0), (0.75, -1.0, 0.0), (1e6, 0.0, 1.0), (-0.25, -1.0, 0.0)]
+    {
         assert_eq!(math::sinturns(x), sine, "sin of {x} turns");
         assert_eq!(math::costurns(x), cosine, "cos of {x} turns");
     }
-    assert!(
-        ulps(math::sinturns(0.1), 0.587_785_252_292_473_1) < 0.6 + 1.0,
-        "0.1 is rounded"
-    );
+    assert!(ulps(math::sinturns(0.1), 0.587_785_252_292_473_1) < 0.6 + 1.0, "0.1 is rounded");
 }

@@ -28,37 +28,19 @@ fn axpby_guards_its_tail() {
 #[test]
 fn softmax_of_rows() {
     for width in [1usize, 31, 32, 45, 70] {
-        let kernel = kernel(
-            SOFTMAX,
-            "@softmax_rows",
-            &[("rows.width", &width.to_string())],
-        );
+        let kernel = kernel(SOFTMAX, "@softmax_rows", &[("rows.width", &width.to_string())]);
         let rows = 3;
-        let values: Vec<f32> = (0..rows * width)
-            .map(|at| ((at * 37 % 101) as f32 - 50.0) * 0.25)
-            .collect();
-        let mut bound = [
-            Bound::Slot(rows as u64),
-            Bound::f32s(&values),
-            Bound::zeros(4 * values.len()),
-        ];
+        let values: Vec<f32> = (0..rows * width).map(|at| ((at * 37 % 101) as f32 - 50.0) * 0.25).collect();
+        let mut bound = [Bound::Slot(rows as u64), Bound::f32s(&values), Bound::zeros(4 * values.len())];
         run(&kernel, &[rows as u64], &mut bound).unwrap();
         let found = bound[2].to_f32s();
         for (row, found) in values.chunks(width).zip(found.chunks(width)) {
-            let peak = row
-                .iter()
-                .fold(f64::NEG_INFINITY, |peak, value| peak.max(f64::from(*value)));
-            let total: f64 = row
-                .iter()
-                .map(|value| (f64::from(*value) - peak).exp())
-                .sum();
+            let peak = row.iter().fold(f64::NEG_INFINITY, |peak, value| peak.max(f64::from(*value)));
+            let total: f64 = row.iter().map(|value| (f64::from(*value) - peak).exp()).sum();
             for (value, found) in row.iter().zip(found) {
                 let expected = (f64::from(*value) - peak).exp() / total;
                 // Up to 70 additions and two roundings of 2^-24, on numbers of at most 1.
-                assert!(
-                    (f64::from(*found) - expected).abs() <= 5e-6 * expected,
-                    "{found} {expected}"
-                );
+                assert!((f64::from(*found) - expected).abs() <= 5e-6 * expected, "{found} {expected}");
             }
         }
     }
@@ -69,12 +51,8 @@ fn tiled_matmul_is_an_ascending_chain_of_fmas() {
     let kernel = kernel(MATMUL, "mm", &[]);
     assert_eq!(kernel.workgroup_bytes, 512);
     let (m, n, k) = (11usize, 9usize, 13usize);
-    let a: Vec<f32> = (0..m * k)
-        .map(|at| ((at * 29 % 17) as f32 - 8.0) / 3.0)
-        .collect();
-    let b: Vec<f32> = (0..k * n)
-        .map(|at| ((at * 31 % 19) as f32 - 9.0) / 7.0)
-        .collect();
+    let a: Vec<f32> = (0..m * k).map(|at| ((at * 29 % 17) as f32 - 8.0) / 3.0).collect();
+    let b: Vec<f32> = (0..k * n).map(|at| ((at * 31 % 19) as f32 - 9.0) / 7.0).collect();
     let mut bound = [
         Bound::Slot(m as u64),
         Bound::Slot(n as u64),
@@ -88,9 +66,7 @@ fn tiled_matmul_is_an_ascending_chain_of_fmas() {
     for row in 0..m {
         for col in 0..n {
             // The zeros that pad the last tile change no sum.
-            expected.push((0..k).fold(0.0f32, |sum, at| {
-                a[row * k + at].mul_add(b[at * n + col], sum)
-            }));
+            expected.push((0..k).fold(0.0f32, |sum, at| a[row * k + at].mul_add(b[at * n + col], sum)));
         }
     }
     assert_eq!(bound[5].to_f32s(), expected);
@@ -100,12 +76,8 @@ fn tiled_matmul_is_an_ascending_chain_of_fmas() {
 fn lstm_cell() {
     let kernel = kernel(CELL, "cell", &[]);
     let (batch, hidden) = (3usize, 7usize);
-    let gates: Vec<f32> = (0..batch * 4 * hidden)
-        .map(|at| ((at * 13 % 41) as f32 - 20.0) / 5.0)
-        .collect();
-    let before: Vec<f32> = (0..batch * hidden)
-        .map(|at| ((at * 7 % 11) as f32 - 5.0) / 4.0)
-        .collect();
+    let gates: Vec<f32> = (0..batch * 4 * hidden).map(|at| ((at * 13 % 41) as f32 - 20.0) / 5.0).collect();
+    let before: Vec<f32> = (0..batch * hidden).map(|at| ((at * 7 % 11) as f32 - 5.0) / 4.0).collect();
     let count = (batch * hidden) as u64;
     let mut bound = [
         Bound::Slot(count),
@@ -141,19 +113,10 @@ fn bf16_gemv_masks_its_tail() {
     let x: Vec<i32> = (0..k).map(|at| (at * 5 % 7) as i32 - 3).collect();
     let narrow = |values: &[i32]| {
         Bound::Bytes(
-            values
-                .iter()
-                .flat_map(|value| ((((*value as f32).to_bits()) >> 16) as u16).to_le_bytes())
-                .collect(),
+            values.iter().flat_map(|value| ((((*value as f32).to_bits()) >> 16) as u16).to_le_bytes()).collect(),
         )
     };
-    let mut bound = [
-        Bound::Slot(rows as u64),
-        Bound::Slot(k as u64),
-        narrow(&w),
-        narrow(&x),
-        Bound::zeros(4 * rows),
-    ];
+    let mut bound = [Bound::Slot(rows as u64), Bound::Slot(k as u64), narrow(&w), narrow(&x), Bound::zeros(4 * rows)];
     run(&kernel, &[rows as u64], &mut bound).unwrap();
     let dot = |row: &[i32]| row.iter().zip(&x).map(|(w, x)| w * x).sum::<i32>() as f32;
     assert_eq!(bound[4].to_f32s(), w.chunks(k).map(dot).collect::<Vec<_>>());
@@ -163,9 +126,7 @@ fn bf16_gemv_masks_its_tail() {
 fn every_program_verifies_without_config() {
     for (source, name) in ALL {
         let module = loom_compiler::Module::parse("all.loom", source).unwrap();
-        module
-            .verify()
-            .unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+        module.verify().unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
         assert_eq!(module.kernels(), [name]);
     }
 }
@@ -181,9 +142,6 @@ fn a_kernel_can_be_read() {
         &[],
     );
     let text = kernel.to_string();
-    assert!(
-        text.starts_with("kernel \"k\" workgroup_size(1, 1, 1) ^0(%0: buffer) {\n"),
-        "{text}"
-    );
+    assert!(text.starts_with("kernel \"k\" workgroup_size(1, 1, 1) ^0(%0: buffer) {\n"), "{text}");
     assert!(text.contains(": i32 = Binary(AddI) %"), "{text}");
 }

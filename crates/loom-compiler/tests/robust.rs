@@ -40,19 +40,8 @@ fn exercise(source: &str) {
                 ParameterKind::Scalar(_) => Argument::Scalar(3),
             })
             .collect();
-        let geometry = Geometry {
-            workgroups,
-            workgroup_size: kernel.workgroup_size,
-        };
-        let _ = interp::run(
-            &kernel,
-            geometry,
-            &mut arguments,
-            Limits {
-                steps: 20_000,
-                bytes: 1 << 24,
-            },
-        );
+        let geometry = Geometry { workgroups, workgroup_size: kernel.workgroup_size };
+        let _ = interp::run(&kernel, geometry, &mut arguments, Limits { steps: 20_000, bytes: 1 << 24 });
     }
 }
 
@@ -164,54 +153,22 @@ proptest! {
 #[track_caller]
 fn refused_soon(source: &str, message: &str) {
     let start = Instant::now();
-    let diagnostics = specialise(source, "k", &[])
-        .map(drop)
-        .expect_err("must be refused")
-        .to_string();
-    assert!(
-        diagnostics.contains(message),
-        "{}",
-        diagnostics.chars().take(500).collect::<String>()
-    );
+    let diagnostics = specialise(source, "k", &[]).map(drop).expect_err("must be refused").to_string();
+    assert!(diagnostics.contains(message), "{}", diagnostics.chars().take(500).collect::<String>());
     // An unoptimised build on a busy machine; what this guards against is quadratic and worse.
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 #[test]
 fn nesting_is_bounded() {
-    for (open, close) in [
-        ("scf.if %t {", "}"),
-        ("vector.splat (", ")"),
-        ("index.add [", "]"),
-        ("index.add <", ">"),
-    ] {
-        let body = format!(
-            "%t = scalar.constant true : i1\n{}{}",
-            open.repeat(100_000),
-            close.repeat(100_000)
-        );
+    for (open, close) in [("scf.if %t {", "}"), ("vector.splat (", ")"), ("index.add [", "]"), ("index.add <", ">")] {
+        let body = format!("%t = scalar.constant true : i1\n{}{}", open.repeat(100_000), close.repeat(100_000));
         refused_soon(&single("", &body), "nested deeper than 64");
     }
     // As deep as it may be, it still works.
-    let body = format!(
-        "%t = scalar.constant true : i1\n{}{}",
-        "scf.if %t {".repeat(60),
-        "}".repeat(60)
-    );
+    let body = format!("%t = scalar.constant true : i1\n{}{}", "scf.if %t {".repeat(60), "}".repeat(60));
     specialise(&single("", &body), "k", &[]).unwrap();
-    specialise(
-        &single(
-            "%t0: i1",
-            &body.replace("%t ", "%t0 ").replace("%t0 = ", "%t = "),
-        ),
-        "k",
-        &[],
-    )
-    .unwrap();
+    specialise(&single("%t0: i1", &body.replace("%t ", "%t0 ").replace("%t0 = ", "%t = ")), "k", &[]).unwrap();
 }
 
 #[test]
@@ -229,11 +186,7 @@ fn inlining_is_bounded() {
     refused_soon(&source, "more than 262144 ops");
     let mut chain = String::from("func.def @f0() {\nfunc.return\n}\n");
     for at in 1..=40 {
-        let _ = writeln!(
-            chain,
-            "func.def @f{at}() {{\nfunc.call @f{}() : ()\nfunc.return\n}}",
-            at - 1
-        );
+        let _ = writeln!(chain, "func.def @f{at}() {{\nfunc.call @f{}() : ()\nfunc.return\n}}", at - 1);
     }
     chain += &single("", "func.call @f40() : ()");
     refused_soon(&chain, "calls are nested deeper than 32");
@@ -247,10 +200,7 @@ fn hostile_lists_are_read_in_linear_time() {
     refused_soon(&format!("{}\n{names}", single("", "")), "");
     refused_soon(&"(".repeat(1_000_000), "expected an op name");
     refused_soon(&"}".repeat(1_000_000), "");
-    refused_soon(
-        &format!("\"{}", "a".repeat(1_000_000)),
-        "ends inside a string",
-    );
+    refused_soon(&format!("\"{}", "a".repeat(1_000_000)), "ends inside a string");
 }
 
 #[test]

@@ -21,11 +21,7 @@ fn gives(ops: &str, names: &[&str], expected: &[i32]) {
 
 #[test]
 fn tokens_need_no_space_where_they_stay_separable() {
-    gives(
-        "%a=scalar.constant 7:i32 %c=scalar.addi %a,%a:i32// the end",
-        &["%c"],
-        &[14],
-    );
+    gives("%a=scalar.constant 7:i32 %c=scalar.addi %a,%a:i32// the end", &["%c"], &[14]);
     gives("%a\n=\nscalar.constant\n7\n:\ni32", &["%a"], &[7]);
     // A name ends before `->`, and holds dashes otherwise.
     gives(
@@ -33,29 +29,16 @@ fn tokens_need_no_space_where_they_stay_separable() {
         &["%x", "%a-b"],
         &[3, 3],
     );
-    gives(
-        "%0 = scalar.constant 0x10 : i32\n%$_9 = scalar.constant -0x10 : i32",
-        &["%0", "%$_9"],
-        &[16, -16],
-    );
+    gives("%0 = scalar.constant 0x10 : i32\n%$_9 = scalar.constant -0x10 : i32", &["%0", "%$_9"], &[16, -16]);
 }
 
 #[test]
 fn shapes_are_read_by_their_own_rules() {
     // In a shape `0x` is no hexadecimal prefix, spaces and comments may stand anywhere, and `x` separates.
-    let module = Module::parse(
-        "s.loom",
-        &single(
-            "%b: buffer",
-            "%v = buffer.view %b[%base] : buffer -> view<0xf32>",
-        ),
-    )
-    .unwrap();
+    let module =
+        Module::parse("s.loom", &single("%b: buffer", "%v = buffer.view %b[%base] : buffer -> view<0xf32>")).unwrap();
     module.specialise("k", &common::config(&[])).unwrap();
-    let zero_indices = single(
-        "%b: buffer",
-        "%v = buffer.view %b[%base] : buffer -> view<0xindex>",
-    );
+    let zero_indices = single("%b: buffer", "%v = buffer.view %b[%base] : buffer -> view<0xindex>");
     common::specialise(&zero_indices, "k", &[]).unwrap();
     gives(
         "%n = index.constant 2 : index\n%v = buffer.view %b[%base] : buffer -> view< [ %n ] x // rows\n 1x[%n]xi32 , #dense >\n\
@@ -69,8 +52,7 @@ fn shapes_are_read_by_their_own_rules() {
 #[test]
 fn floats_and_special_values() {
     let bits = |literal: &str, expected: u32| {
-        let ops =
-            format!("%f = scalar.constant {literal} : f32\n%r = scalar.bitcast %f : f32 to i32");
+        let ops = format!("%f = scalar.constant {literal} : f32\n%r = scalar.bitcast %f : f32 to i32");
         gives(&ops, &["%r"], &[expected as i32]);
     };
     bits("1e-6", 1e-6f32.to_bits());
@@ -82,16 +64,8 @@ fn floats_and_special_values() {
     bits("-nan", f32::NAN.to_bits());
     bits("4.0e+38", 0x7f80_0000);
     bits("1e-46", 0);
-    gives(
-        "%t = scalar.constant true : i1\n%r = scalar.extui %t : i1 to i32",
-        &["%r"],
-        &[1],
-    );
-    gives(
-        "%t = scalar.constant 1 : i1\n%r = scalar.extsi %t : i1 to i32",
-        &["%r"],
-        &[-1],
-    );
+    gives("%t = scalar.constant true : i1\n%r = scalar.extui %t : i1 to i32", &["%r"], &[1]);
+    gives("%t = scalar.constant 1 : i1\n%r = scalar.extsi %t : i1 to i32", &["%r"], &[-1]);
 }
 
 #[test]
@@ -108,13 +82,7 @@ fn annotations_and_empty_dictionaries_mean_nothing() {
     );
     let module = Module::parse("t.loom", &source).unwrap();
     assert_eq!(module.kernels(), ["a\u{e9} b"]);
-    assert_eq!(
-        module
-            .specialise("a\u{e9} b", &common::config(&[]))
-            .unwrap()
-            .name,
-        "a\u{e9} b"
-    );
+    assert_eq!(module.specialise("a\u{e9} b", &common::config(&[])).unwrap().name, "a\u{e9} b");
     assert!(module.specialise("@k", &common::config(&[])).is_ok());
 }
 

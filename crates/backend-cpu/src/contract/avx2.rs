@@ -86,4 +86,4 @@ impl Vector for Avx2 {
     }
 }
 
-kernels!(Avx2, "avx2,fma"; [1 2 3 4 5 6 7 8] [1 2 3 4 5 6] [1 2 3 4] [1 2] [1 2] [1 2] [1] [1]);
+kernels!(Avx2, "avx2,fma"; super::narrow::NARROW; [1 2 3 4 5 6 7 8] [1 2 3 4 5 6] [1 2 3 4] [1 2] [1 2] [1 2] [1] [1]);

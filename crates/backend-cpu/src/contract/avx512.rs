@@ -70,6 +70,6 @@ impl Vector for Avx512 {
 }
 
 kernels!(
-    Avx512, "avx512f,avx2,fma";
+    Avx512, "avx512f,avx2,fma"; super::narrow::NARROW;
     [1 2 3 4 5 6 7 8] [1 2 3 4 5 6 7 8] [1 2 3 4 5 6] [1 2 3 4 5 6] [1 2 3 4] [1 2 3 4] [1 2 3] [1 2 3]
 );

@@ -17,6 +17,7 @@
 //! | `run` | which tiles cover an output |
 //! | `tile` | one register tile, over a small vector trait |
 //! | `portable`, `avx2`, `avx512` | the trait, and the tiles each has registers for |
+//! | `narrow` | tiles of few columns, rows as the elements of a vector |
 //! | `activate` | activations |
 
 mod activate;
@@ -24,6 +25,8 @@ mod activate;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod narrow;
 mod pack;
 mod portable;
 mod run;
@@ -88,13 +91,9 @@ fn extent(offset: usize, strides: &[(usize, usize)], len: usize) -> Option<usize
     if len == 0 || strides.iter().any(|&(count, _)| count == 0) {
         return Some(0);
     }
-    let last = strides.iter().try_fold(offset, |at, &(count, stride)| {
-        at.checked_add((count - 1).checked_mul(stride)?)
-    });
+    let last = strides.iter().try_fold(offset, |at, &(count, stride)| at.checked_add((count - 1).checked_mul(stride)?));
     // In bytes it must fit an offset from a pointer, too.
-    last?
-        .checked_add(len)
-        .filter(|&end| end <= isize::MAX as usize / size_of::<f32>())
+    last?.checked_add(len).filter(|&end| end <= isize::MAX as usize / size_of::<f32>())
 }
 
 impl Packed {
@@ -112,13 +111,10 @@ impl Packed {
     /// # Errors
     /// Also `Unsupported` when this machine lacks `isa`.
     pub fn with_isa(contraction: &Contraction, isa: Isa) -> Result<Self, DeviceError> {
-        let invalid = |what: String| DeviceError::Invalid {
-            what: format!("contraction {}: {what}", contraction.label),
-        };
+        let invalid =
+            |what: String| DeviceError::Invalid { what: format!("contraction {}: {what}", contraction.label) };
         if !isa.available() {
-            return Err(DeviceError::Unsupported {
-                what: format!("instruction set {isa} on this machine"),
-            });
+            return Err(DeviceError::Unsupported { what: format!("instruction set {isa} on this machine") });
         }
         let kernels = match isa {
             #[cfg(target_arch = "x86_64")]
@@ -134,49 +130,27 @@ impl Packed {
         let mut k = 0usize;
         let mut term_extents = Vec::with_capacity(c.terms.len());
         for (i, term) in c.terms.iter().enumerate() {
-            let strides = [
-                (c.positions, term.position_stride),
-                (term.taps, term.tap_stride),
-            ];
+            let strides = [(c.positions, term.position_stride), (term.taps, term.tap_stride)];
             let reach = extent(term.offset, &strides, term.tap_len);
-            let total = term
-                .taps
-                .checked_mul(term.tap_len)
-                .and_then(|len| k.checked_add(len));
+            let total = term.taps.checked_mul(term.tap_len).and_then(|len| k.checked_add(len));
             let (Some(reach), Some(total)) = (reach, total) else {
-                return Err(invalid(format!(
-                    "term {i} reaches past the address space: {term:?}"
-                )));
+                return Err(invalid(format!("term {i} reaches past the address space: {term:?}")));
             };
             term_extents.push(reach);
             k = total;
         }
         if k.checked_mul(c.n) != Some(c.weights.len()) {
-            return Err(invalid(format!(
-                "{} weights, expected {k} x {}",
-                c.weights.len(),
-                c.n
-            )));
+            return Err(invalid(format!("{} weights, expected {k} x {}", c.weights.len(), c.n)));
         }
         if let Some(bias) = c.bias.as_ref().filter(|bias| bias.len() != c.n) {
-            return Err(invalid(format!(
-                "a bias of {}, expected {}",
-                bias.len(),
-                c.n
-            )));
+            return Err(invalid(format!("a bias of {}, expected {}", bias.len(), c.n)));
         }
         if c.positions > 1 && c.out_position_stride < c.n {
             let found = c.out_position_stride;
-            return Err(invalid(format!(
-                "results {found} elements apart, expected at least {}",
-                c.n
-            )));
+            return Err(invalid(format!("results {found} elements apart, expected at least {}", c.n)));
         }
         if !activate::known(c.activation) {
-            return Err(invalid(format!(
-                "activation {:?} is not known",
-                c.activation
-            )));
+            return Err(invalid(format!("activation {:?} is not known", c.activation)));
         }
         let out_extent = extent(c.out_offset, &[(c.positions, c.out_position_stride)], c.n)
             .ok_or_else(|| invalid("the result reaches past the address space".into()))?;
@@ -186,7 +160,11 @@ impl Packed {
             kernels,
             terms: c.terms.clone(),
             segments: pack::segments(&c.terms),
-            panels: pack::panels(&c.weights, c.n, kernels.lanes),
+            panels: if c.n <= kernels.narrow.len() {
+                pack::unpacked(&c.weights)
+            } else {
+                pack::panels(&c.weights, c.n, kernels.lanes)
+            },
             bias: pack::bias(c, kernels.lanes),
             activation: c.activation,
             k,
@@ -270,19 +248,8 @@ impl Packed {
     ///
     /// # Safety
     /// As [`run`](Self::run), for the seats and columns named.
-    pub unsafe fn run_part(
-        &self,
-        terms: &[TermPtr],
-        out: OutPtr,
-        rows: Range<usize>,
-        columns: Range<usize>,
-    ) {
-        assert_eq!(
-            terms.len(),
-            self.terms.len(),
-            "terms of contraction {}",
-            self.label
-        );
+    pub unsafe fn run_part(&self, terms: &[TermPtr], out: OutPtr, rows: Range<usize>, columns: Range<usize>) {
+        assert_eq!(terms.len(), self.terms.len(), "terms of contraction {}", self.label);
         let border = |at: usize| at.is_multiple_of(self.panel()) || at == self.n;
         assert!(
             columns.end <= self.n && border(columns.start) && border(columns.end),
@@ -308,72 +275,41 @@ impl Packed {
         out: &mut [f32],
         seat_stride: usize,
     ) -> Result<(), DeviceError> {
-        let invalid = |what: String| DeviceError::Invalid {
-            what: format!("contraction {}: {what}", self.label),
-        };
+        let invalid = |what: String| DeviceError::Invalid { what: format!("contraction {}: {what}", self.label) };
         if terms.len() != self.terms.len() {
-            return Err(invalid(format!(
-                "{} terms, expected {}",
-                terms.len(),
-                self.terms.len()
-            )));
+            return Err(invalid(format!("{} terms, expected {}", terms.len(), self.terms.len())));
         }
         let fits = |len: usize, stride: usize, reach: usize| {
-            seats == 0
-                || (seats - 1)
-                    .checked_mul(stride)
-                    .and_then(|at| at.checked_add(reach))
-                    .is_some_and(|e| e <= len)
+            seats == 0 || (seats - 1).checked_mul(stride).and_then(|at| at.checked_add(reach)).is_some_and(|e| e <= len)
         };
         for (i, (term, &reach)) in terms.iter().zip(&self.term_extents).enumerate() {
             if !fits(term.data.len(), term.seat_stride, reach) {
-                return Err(invalid(format!(
-                    "term {i} has {} elements, too few for {seats} seats",
-                    term.data.len()
-                )));
+                return Err(invalid(format!("term {i} has {} elements, too few for {seats} seats", term.data.len())));
             }
         }
         if !fits(out.len(), seat_stride, self.out_extent) {
-            return Err(invalid(format!(
-                "the result has {} elements, too few for {seats} seats",
-                out.len()
-            )));
+            return Err(invalid(format!("the result has {} elements, too few for {seats} seats", out.len())));
         }
         if seats > 1 && self.out_extent - self.out_offset.min(self.out_extent) > seat_stride {
-            return Err(invalid(format!(
-                "seats of the result {seat_stride} elements apart overlap"
-            )));
+            return Err(invalid(format!("seats of the result {seat_stride} elements apart overlap")));
         }
-        let terms: Vec<_> = terms
-            .iter()
-            .map(|term| TermPtr {
-                base: term.data.as_ptr(),
-                seat_stride: term.seat_stride,
-            })
-            .collect();
+        let terms: Vec<_> =
+            terms.iter().map(|term| TermPtr { base: term.data.as_ptr(), seat_stride: term.seat_stride }).collect();
         // SAFETY: lengths have been checked for every seat; `out` is borrowed mutably, so nothing aliases it.
-        unsafe {
-            self.run(
-                &terms,
-                seats,
-                OutPtr {
-                    base: out.as_mut_ptr(),
-                    seat_stride,
-                },
-            )
-        };
+        unsafe { self.run(&terms, seats, OutPtr { base: out.as_mut_ptr(), seat_stride }) };
         Ok(())
+    }
+
+    /// The tile for few columns, if there are few and the instruction set has one.
+    fn narrow(&self) -> Option<tile::TileFn> {
+        self.kernels.narrow.get(self.n - 1).copied()
     }
 
     /// The seat and the position of a row.
     #[inline(always)]
     fn row(&self, row: usize) -> (usize, usize) {
         // Mostly there is one position, and a division costs as much as several vectors.
-        if self.positions == 1 {
-            (row, 0)
-        } else {
-            (row / self.positions, row % self.positions)
-        }
+        if self.positions == 1 { (row, 0) } else { (row / self.positions, row % self.positions) }
     }
 
     /// Calls `f(i, element)` for each of `count` rows from `(s, p)`: where it starts, by strides of seats and positions.

@@ -39,38 +39,27 @@ pub(super) struct Segment {
 
 /// Cuts K into segments; at least one, which is empty when K is zero.
 pub(super) fn segments(terms: &[Term]) -> Vec<Segment> {
+    let all: usize = terms.iter().map(Term::k).sum();
+    // Equal blocks: a short last one would cost a pass over the output for little.
+    let block = all.div_ceil(all.div_ceil(BLOCK_K).max(1)).next_multiple_of(8);
     let (mut done, mut open, mut k) = (Vec::new(), Segment::default(), 0);
     for (index, term) in terms.iter().enumerate() {
         // A window whose runs follow one another is one stretch.
         let joined = term.tap_stride == term.tap_len;
-        let (count, len) = if joined {
-            (1, term.k())
-        } else {
-            (term.taps, term.tap_len)
-        };
+        let (count, len) = if joined { (1, term.k()) } else { (term.taps, term.tap_len) };
         for tap in 0..count {
             let mut at = 0;
             while at < len {
                 let new_term = open.terms.last() != Some(&index);
-                if k - open.start == BLOCK_K || new_term && open.terms.len() == MAX_SLOTS {
-                    done.push(std::mem::replace(
-                        &mut open,
-                        Segment {
-                            start: k,
-                            ..Segment::default()
-                        },
-                    ));
+                if k - open.start == block || new_term && open.terms.len() == MAX_SLOTS {
+                    done.push(std::mem::replace(&mut open, Segment { start: k, ..Segment::default() }));
                     continue;
                 }
                 if new_term {
                     open.terms.push(index);
                 }
-                let take = (len - at).min(BLOCK_K - (k - open.start));
-                open.runs.push(Run {
-                    slot: open.terms.len() - 1,
-                    offset: tap * term.tap_stride + at,
-                    len: take,
-                });
+                let take = (len - at).min(block - (k - open.start));
+                open.runs.push(Run { slot: open.terms.len() - 1, offset: tap * term.tap_stride + at, len: take });
                 at += take;
                 k += take;
             }
@@ -134,15 +123,19 @@ pub(super) fn panels(weights: &[f32], n: usize, lanes: usize) -> Panels {
     Panels { data, stride }
 }
 
+/// `[K, N]` weights as they are, for `narrow`.
+pub(super) fn unpacked(weights: &[f32]) -> Panels {
+    let mut data = Lines::new(weights.len(), 0.0);
+    for (at, &weight) in weights.iter().enumerate() {
+        data.set(at, weight);
+    }
+    Panels { data, stride: 0 }
+}
+
 /// The bias in whole vectors. Without one it is -0, which changes no sum.
 pub(super) fn bias(contraction: &Contraction, lanes: usize) -> Lines {
     let mut data = Lines::new(contraction.n.next_multiple_of(lanes), -0.0);
-    for (column, &value) in contraction
-        .bias
-        .iter()
-        .flat_map(|bias| bias.iter())
-        .enumerate()
-    {
+    for (column, &value) in contraction.bias.iter().flat_map(|bias| bias.iter()).enumerate() {
         data.set(column, value);
     }
     data

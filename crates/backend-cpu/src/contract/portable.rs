@@ -68,4 +68,4 @@ impl Vector for Array {
     }
 }
 
-kernels!(Array; [1 2 3 4] [1 2 3] [1 2] [1 2]);
+kernels!(Array; &[]; [1 2 3 4] [1 2 3] [1 2] [1 2]);

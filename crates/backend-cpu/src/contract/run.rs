@@ -8,7 +8,7 @@
 //! Tiles are chosen by rows and columns alone for speed; no choice shows in the result (`tile`).
 
 use super::pack::{MAX_SLOTS, Segment};
-use super::tile::{Kernels, MAX_ROWS, Tile};
+use super::tile::{Kernels, MAX_ROWS, NARROW_ROWS, Tile};
 use super::{OutPtr, Packed, TermPtr};
 use lanes_core::plan::Activation;
 use std::ops::Range;
@@ -21,10 +21,26 @@ const NEAR_BYTES: usize = 16 << 10;
 /// activation.
 const BLOCK_ROWS: Range<usize> = 64..512;
 
-/// `parts` parts of `range` that differ by at most one: part `i`.
-fn part(range: &Range<usize>, parts: usize, i: usize) -> Range<usize> {
-    let at = |i: usize| range.start + range.len() / parts * i + (range.len() % parts).min(i);
-    at(i)..at(i + 1)
+/// A range cut into `count` parts that differ by at most one.
+#[derive(Clone, Copy)]
+struct Parts {
+    start: usize,
+    count: usize,
+    /// The length of the shorter ones, and how many are longer.
+    len: usize,
+    longer: usize,
+}
+
+impl Parts {
+    fn of(range: &Range<usize>, count: usize) -> Self {
+        Self { start: range.start, count, len: range.len() / count, longer: range.len() % count }
+    }
+
+    /// Part `i`.
+    fn get(&self, i: usize) -> Range<usize> {
+        let start = self.start + self.len * i + self.longer.min(i);
+        start..start + self.len + usize::from(i < self.longer)
+    }
 }
 
 /// Into how many row tiles and column groups to cut `rows` by `vectors`.
@@ -41,31 +57,21 @@ fn cut(kernels: &Kernels, k: usize, rows: usize, vectors: usize) -> (usize, usiz
     let choices = (1..=rows.min(kernels.tiles.len())).map(|most| {
         let tiles = rows.div_ceil(most);
         // Equal tiles may need fewer rows than `most`, which leaves room for wider ones.
-        (
-            tiles,
-            vectors.div_ceil(kernels.tiles[rows.div_ceil(tiles) - 1].len()),
-        )
+        (tiles, vectors.div_ceil(kernels.tiles[rows.div_ceil(tiles) - 1].len()))
     });
-    choices
-        .min_by_key(|&(tiles, groups)| cost(tiles, groups))
-        .unwrap_or((rows, vectors))
+    choices.min_by_key(|&(tiles, groups)| cost(tiles, groups)).unwrap_or((rows, vectors))
 }
 
 /// See [`Packed::run_part`].
 ///
 /// # Safety
 /// As there.
-pub(super) unsafe fn run(
-    packed: &Packed,
-    terms: &[TermPtr],
-    out: OutPtr,
-    rows: Range<usize>,
-    columns: Range<usize>,
-) {
+pub(super) unsafe fn run(packed: &Packed, terms: &[TermPtr], out: OutPtr, rows: Range<usize>, columns: Range<usize>) {
     let block = (BLOCK_ELEMENTS / packed.k.max(1)).clamp(BLOCK_ROWS.start, BLOCK_ROWS.end);
     let blocks = rows.len().div_ceil(block);
-    for i in 0..blocks {
-        let rows = part(&rows, blocks, i);
+    let blocks = Parts::of(&rows, blocks);
+    for i in 0..blocks.count {
+        let rows = blocks.get(i);
         for (s, segment) in packed.segments.iter().enumerate() {
             let ends = (s == 0, s + 1 == packed.segments.len());
             // SAFETY: as the caller promises, for a part of the rows.
@@ -74,6 +80,38 @@ pub(super) unsafe fn run(
         if !matches!(packed.activation, Activation::None | Activation::Relu) {
             // SAFETY: the segments have written these rows and columns.
             unsafe { activate(packed, out, &rows, &columns) }
+        }
+    }
+}
+
+/// Where the rows of one tile start, in each term of a segment and in the output.
+struct Starts<const ROWS: usize> {
+    terms: [[*const f32; ROWS]; MAX_SLOTS],
+    out: [*mut f32; ROWS],
+}
+
+impl<const ROWS: usize> Starts<ROWS> {
+    fn new() -> Self {
+        Self { terms: [[std::ptr::null(); ROWS]; MAX_SLOTS], out: [std::ptr::null_mut(); ROWS] }
+    }
+
+    /// Finds them for `rows`.
+    ///
+    /// # Safety
+    /// As [`run`], for these rows.
+    #[inline(always)]
+    unsafe fn find(&mut self, packed: &Packed, segment: &Segment, terms: &[TermPtr], out: OutPtr, rows: &Range<usize>) {
+        let first = packed.row(rows.start);
+        // SAFETY: the pointers stay inside what the caller describes: rows of its seats.
+        unsafe {
+            for (starts, &term) in self.terms.iter_mut().zip(&segment.terms) {
+                let base = terms[term].base.add(packed.terms[term].offset);
+                let strides = (terms[term].seat_stride, packed.terms[term].position_stride);
+                packed.each_row(first, rows.len(), strides, |r, at| starts[r] = base.add(at));
+            }
+            let base = out.base.add(packed.out_offset);
+            let strides = (out.seat_stride, packed.out_position_stride);
+            packed.each_row(first, rows.len(), strides, |r, at| self.out[r] = base.add(at));
         }
     }
 }
@@ -91,48 +129,70 @@ unsafe fn run_segment(
     rows: &Range<usize>,
     columns: &Range<usize>,
 ) {
-    let lanes = packed.kernels.lanes;
+    let kernels = packed.kernels;
+    let relu = packed.activation == Activation::Relu;
+    if let Some(narrow) = packed.narrow() {
+        let mut starts = Starts::<NARROW_ROWS>::new();
+        for start in rows.clone().step_by(NARROW_ROWS) {
+            let rows = start..rows.end.min(start + NARROW_ROWS);
+            // SAFETY: rows of the caller's; those that fill up a vector repeat its last one.
+            unsafe {
+                starts.find(packed, segment, terms, out, &rows);
+                for starts in &mut starts.terms[..segment.terms.len()] {
+                    let last = starts[rows.len() - 1];
+                    starts[rows.len()..].fill(last);
+                }
+                narrow(&Tile {
+                    runs: &segment.runs,
+                    rows: starts.terms.as_flattened(),
+                    height: NARROW_ROWS,
+                    stored: rows.len(),
+                    panel: packed.panels.data.as_ptr().add(segment.start * packed.n),
+                    panel_stride: packed.panels.stride,
+                    out: &starts.out,
+                    column: 0,
+                    columns: packed.n,
+                    bias: packed.bias.as_ptr(),
+                    first,
+                    last,
+                    relu,
+                });
+            }
+        }
+        return;
+    }
+    let mut starts = Starts::<MAX_ROWS>::new();
+    let lanes = kernels.lanes;
     let vectors = columns.start / lanes..columns.end.div_ceil(lanes);
-    let (tiles, groups) = cut(packed.kernels, packed.k, rows.len(), vectors.len());
+    let (tiles, groups) = cut(kernels, packed.k, rows.len(), vectors.len());
     // Where K is short, several groups of panels share the first-level cache, and a tile's rows are found once for all.
     let panel_bytes = packed.k.max(1) * lanes * size_of::<f32>();
     let at_once = (NEAR_BYTES * groups / (panel_bytes * vectors.len())).clamp(1, groups);
-    let mut starts = [[std::ptr::null::<f32>(); MAX_ROWS]; MAX_SLOTS];
-    let mut to = [std::ptr::null_mut::<f32>(); MAX_ROWS];
-    for near in (0..groups).step_by(at_once) {
-        for tile in 0..tiles {
-            let rows = part(rows, tiles, tile);
-            let first_row = packed.row(rows.start);
-            // SAFETY: the pointers made here stay inside what the caller describes: rows of the seats for the terms and
-            // the output, whole panels for the weights and the bias. The tile's size is one of the table's.
+    let (tiles, groups) = (Parts::of(rows, tiles), Parts::of(&vectors, groups));
+    for near in (0..groups.count).step_by(at_once) {
+        for tile in 0..tiles.count {
+            let rows = tiles.get(tile);
+            // SAFETY: rows of the caller's, whole panels for the weights and the bias. The tile's size is in the table.
             unsafe {
-                for (starts, &term) in starts.iter_mut().zip(&segment.terms) {
-                    let layout = &packed.terms[term];
-                    let base = terms[term].base.add(layout.offset);
-                    let strides = (terms[term].seat_stride, layout.position_stride);
-                    packed.each_row(first_row, rows.len(), strides, |r, at| {
-                        starts[r] = base.add(at)
-                    });
-                }
-                let base = out.base.add(packed.out_offset);
-                let strides = (out.seat_stride, packed.out_position_stride);
-                packed.each_row(first_row, rows.len(), strides, |r, at| to[r] = base.add(at));
-                for group in near..groups.min(near + at_once) {
-                    let vectors = part(&vectors, groups, group);
+                starts.find(packed, segment, terms, out, &rows);
+                for group in near..groups.count.min(near + at_once) {
+                    let vectors = groups.get(group);
                     let column = vectors.start * lanes;
                     let panel = vectors.start * packed.panels.stride + segment.start * lanes;
-                    packed.kernels.tiles[rows.len() - 1][vectors.len() - 1](&Tile {
+                    kernels.tiles[rows.len() - 1][vectors.len() - 1](&Tile {
                         runs: &segment.runs,
-                        rows: &starts,
+                        rows: starts.terms.as_flattened(),
+                        height: MAX_ROWS,
+                        stored: rows.len(),
                         panel: packed.panels.data.as_ptr().add(panel),
                         panel_stride: packed.panels.stride,
-                        out: &to,
+                        out: &starts.out,
                         column,
                         columns: columns.end.min(vectors.end * lanes) - column,
                         bias: packed.bias.as_ptr().add(column),
                         first,
                         last,
-                        relu: packed.activation == Activation::Relu,
+                        relu,
                     });
                 }
             }
@@ -154,21 +214,16 @@ unsafe fn activate(packed: &Packed, out: OutPtr, rows: &Range<usize>, columns: &
     };
     // Rows that follow one another are one stretch: short ones would not fill vectors.
     let (mut start, mut len) = (0, 0);
-    packed.each_row(
-        packed.row(rows.start),
-        rows.len(),
-        (out.seat_stride, packed.out_position_stride),
-        |_, at| {
-            let at = at + columns.start;
-            if len > 0 && start + len != at {
-                apply(start, len);
-                len = 0;
-            }
-            if len == 0 {
-                start = at;
-            }
-            len += columns.len();
-        },
-    );
+    packed.each_row(packed.row(rows.start), rows.len(), (out.seat_stride, packed.out_position_stride), |_, at| {
+        let at = at + columns.start;
+        if len > 0 && start + len != at {
+            apply(start, len);
+            len = 0;
+        }
+        if len == 0 {
+            start = at;
+        }
+        len += columns.len();
+    });
     apply(start, len);
 }

@@ -10,10 +10,7 @@ struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         self.0 >> 33
     }
 
@@ -56,15 +53,7 @@ impl Spec {
     /// One dense term.
     fn dense(k: usize, n: usize, rows: usize) -> Self {
         let activation = Activation::None;
-        Self {
-            terms: vec![(1, k)],
-            n,
-            positions: 1,
-            seats: rows,
-            bias: true,
-            activation,
-            seed: (k * n + rows) as u64,
-        }
+        Self { terms: vec![(1, k)], n, positions: 1, seats: rows, bias: true, activation, seed: (k * n + rows) as u64 }
     }
 
     fn case(&self) -> Case {
@@ -75,16 +64,8 @@ impl Spec {
             let tap_stride = tap_len + [0, 0, 1, 5][random.below(4)];
             let position_stride = 1 + random.below(2 * taps * tap_len + 1);
             let offset = random.below(9);
-            let term = Term {
-                storage: StorageId(i as u32),
-                offset,
-                position_stride,
-                taps,
-                tap_stride,
-                tap_len,
-            };
-            let reach =
-                offset + (self.positions - 1) * position_stride + (taps - 1) * tap_stride + tap_len;
+            let term = Term { storage: StorageId(i as u32), offset, position_stride, taps, tap_stride, tap_len };
+            let reach = offset + (self.positions - 1) * position_stride + (taps - 1) * tap_stride + tap_len;
             let shared = self.terms.len() > 1 && random.below(4) == 0;
             let seat_stride = if shared { 0 } else { reach + random.below(7) };
             data.push(random.f32s((self.seats - 1) * seat_stride + reach));
@@ -107,13 +88,7 @@ impl Spec {
             out_offset,
             out_position_stride,
         };
-        Case {
-            contraction,
-            data,
-            seat_strides,
-            out_seat_stride: reach + random.below(4),
-            seats: self.seats,
-        }
+        Case { contraction, data, seat_strides, out_seat_stride: reach + random.below(4), seats: self.seats }
     }
 }
 
@@ -123,8 +98,7 @@ const CANARY: u32 = 0x7fc0_beef;
 impl Case {
     fn slices(&self) -> Vec<TermSlice<'_>> {
         let both = self.data.iter().zip(&self.seat_strides);
-        both.map(|(data, &seat_stride)| TermSlice { data, seat_stride })
-            .collect()
+        both.map(|(data, &seat_stride)| TermSlice { data, seat_stride }).collect()
     }
 
     /// The left operand's elements of one row, in order.
@@ -132,10 +106,8 @@ impl Case {
         let mut row = Vec::new();
         for (term, slice) in self.contraction.terms.iter().zip(self.slices()) {
             for tap in 0..term.taps {
-                let at = seat * slice.seat_stride
-                    + term.offset
-                    + position * term.position_stride
-                    + tap * term.tap_stride;
+                let at =
+                    seat * slice.seat_stride + term.offset + position * term.position_stride + tap * term.tap_stride;
                 row.extend_from_slice(&slice.data[at..at + term.tap_len]);
             }
         }
@@ -182,9 +154,7 @@ impl Case {
 
     fn run(&self, packed: &Packed) -> Vec<u32> {
         let mut out = vec![f32::from_bits(CANARY); self.out_len()];
-        packed
-            .run_checked(&self.slices(), self.seats, &mut out, self.out_seat_stride)
-            .unwrap();
+        packed.run_checked(&self.slices(), self.seats, &mut out, self.out_seat_stride).unwrap();
         out.into_iter().map(f32::to_bits).collect()
     }
 }
@@ -209,11 +179,7 @@ fn check(spec: &Spec) {
         let found = case.run(&packed);
         if let Some(at) = (0..expected.len()).find(|&at| found[at] != expected[at]) {
             let show = |bits: u32| format!("{} ({bits:08x})", f32::from_bits(bits));
-            panic!(
-                "{isa}: element {at} is {}, expected {}: {spec:?}",
-                show(found[at]),
-                show(expected[at])
-            );
+            panic!("{isa}: element {at} is {}, expected {}: {spec:?}", show(found[at]), show(expected[at]));
         }
     }
 }
@@ -255,17 +221,7 @@ fn every_row_count_and_tail() {
 
 #[test]
 fn shapes_of_streaming_models() {
-    for (k, n) in [
-        (387, 128),
-        (384, 64),
-        (64, 192),
-        (43, 64),
-        (128, 1),
-        (64, 1),
-        (1, 5),
-        (3, 130),
-        (256, 258),
-    ] {
+    for (k, n) in [(387, 128), (384, 64), (64, 192), (43, 64), (128, 1), (64, 1), (1, 5), (3, 130), (256, 258)] {
         for rows in [1, 4, 33] {
             check(&Spec::dense(k, n, rows));
         }
@@ -276,78 +232,42 @@ fn shapes_of_streaming_models() {
 #[test]
 fn sums_across_segments_are_still_one_chain() {
     for activation in [Activation::None, Activation::Relu, Activation::Tanh] {
-        let spec = Spec {
-            activation,
-            ..Spec::dense(1300, 21, 5)
-        };
+        let spec = Spec { activation, ..Spec::dense(1300, 21, 5) };
         check(&spec);
-        check(&Spec {
-            terms: vec![(3, 301), (1, 2), (400, 1)],
-            positions: 3,
-            ..spec.clone()
-        });
-        check(&Spec {
-            terms: vec![(1, 5); 19],
-            positions: 2,
-            ..spec
-        });
+        check(&Spec { terms: vec![(3, 301), (1, 2), (400, 1)], positions: 3, ..spec.clone() });
+        check(&Spec { terms: vec![(1, 5); 19], positions: 2, ..spec });
     }
 }
 
 /// More rows than a block takes.
 #[test]
 fn many_rows() {
-    check(&Spec {
-        positions: 7,
-        activation: Activation::Silu,
-        ..Spec::dense(9, 20, 211)
-    });
+    check(&Spec { positions: 7, activation: Activation::Silu, ..Spec::dense(9, 20, 211) });
     check(&Spec::dense(1100, 3, 150));
 }
 
 #[test]
 fn no_k_at_all_leaves_the_bias() {
-    let case = Spec {
-        terms: vec![],
-        activation: Activation::Relu,
-        ..Spec::dense(1, 11, 3)
-    }
-    .case();
+    let case = Spec { terms: vec![], activation: Activation::Relu, ..Spec::dense(1, 11, 3) }.case();
     for isa in isas() {
-        assert_eq!(
-            case.run(&Packed::with_isa(&case.contraction, isa).unwrap()),
-            case.expected()
-        );
+        assert_eq!(case.run(&Packed::with_isa(&case.contraction, isa).unwrap()), case.expected());
     }
 }
 
 /// Any seat alone, and any split of rows and columns, writes the same bits as the whole.
 #[test]
 fn parts_equal_the_whole() {
-    let spec = Spec {
-        terms: vec![(3, 8), (1, 21)],
-        positions: 3,
-        ..Spec::dense(1, 75, 11)
-    };
+    let spec = Spec { terms: vec![(3, 8), (1, 21)], positions: 3, ..Spec::dense(1, 75, 11) };
     let case = spec.case();
     let expected = case.expected();
     for isa in isas() {
         let packed = Packed::with_isa(&case.contraction, isa).unwrap();
-        let pointers: Vec<_> = case
-            .slices()
-            .iter()
-            .map(|t| TermPtr {
-                base: t.data.as_ptr(),
-                seat_stride: t.seat_stride,
-            })
-            .collect();
+        let pointers: Vec<_> =
+            case.slices().iter().map(|t| TermPtr { base: t.data.as_ptr(), seat_stride: t.seat_stride }).collect();
         for rows_at_once in [1, 2, 5, 33] {
             for columns_at_once in [packed.panel(), 3 * packed.panel(), 75] {
                 let mut out = vec![f32::from_bits(CANARY); case.out_len()];
-                let to = OutPtr {
-                    base: out.as_mut_ptr(),
-                    seat_stride: case.out_seat_stride,
-                };
+                let to = OutPtr { base: out.as_mut_ptr(), seat_stride: case.out_seat_stride };
                 for row in (0..33).step_by(rows_at_once) {
                     for column in (0..75).step_by(columns_at_once) {
                         let rows = row..33.min(row + rows_at_once);
@@ -357,10 +277,7 @@ fn parts_equal_the_whole() {
                     }
                 }
                 let found: Vec<_> = out.into_iter().map(f32::to_bits).collect();
-                assert_eq!(
-                    found, expected,
-                    "{isa}, {rows_at_once} rows and {columns_at_once} columns at once"
-                );
+                assert_eq!(found, expected, "{isa}, {rows_at_once} rows and {columns_at_once} columns at once");
             }
         }
     }
@@ -370,30 +287,19 @@ fn parts_equal_the_whole() {
 #[test]
 fn close_to_f64() {
     for k in [1, 64, 387, 1024] {
-        let case = Spec {
-            bias: false,
-            ..Spec::dense(k, 17, 6)
-        }
-        .case();
+        let case = Spec { bias: false, ..Spec::dense(k, 17, 6) }.case();
         let c = &case.contraction;
         for isa in isas() {
             let found = case.run(&Packed::with_isa(c, isa).unwrap());
             for seat in 0..6 {
                 let left = case.left(seat, 0);
                 for column in 0..17 {
-                    let products = left
-                        .iter()
-                        .enumerate()
-                        .map(|(k, &a)| a as f64 * c.weights[k * 17 + column] as f64);
-                    let (sum, size) =
-                        products.fold((0.0, 0.0), |(s, m), p| (s + p, m + f64::abs(p)));
+                    let products = left.iter().enumerate().map(|(k, &a)| a as f64 * c.weights[k * 17 + column] as f64);
+                    let (sum, size) = products.fold((0.0, 0.0), |(s, m), p| (s + p, m + f64::abs(p)));
                     let found = f32::from_bits(found[case.out_at(seat, 0) + column]) as f64;
                     // Each of k roundings is at most half a unit of a partial sum, which `size` bounds.
                     let bound = k as f64 * size * f32::EPSILON as f64 / 2.0 + f64::MIN_POSITIVE;
-                    assert!(
-                        (found - sum).abs() <= bound,
-                        "{isa} k {k}: {found} for {sum}"
-                    );
+                    assert!((found - sum).abs() <= bound, "{isa} k {k}: {found} for {sum}");
                 }
             }
         }
@@ -407,14 +313,7 @@ fn special_values_stay_where_they_belong() {
     let (nan, inf) = (f32::NAN, f32::INFINITY);
     let contraction = |weights: Vec<f32>, activation| Contraction {
         label: "special".into(),
-        terms: vec![Term {
-            storage: StorageId(0),
-            offset: 0,
-            position_stride: 0,
-            taps: 1,
-            tap_stride: 0,
-            tap_len: 2,
-        }],
+        terms: vec![Term { storage: StorageId(0), offset: 0, position_stride: 0, taps: 1, tap_stride: 0, tap_len: 2 }],
         weights: weights.into(),
         bias: None,
         activation,
@@ -431,45 +330,19 @@ fn special_values_stay_where_they_belong() {
         let run = |weights, activation| {
             let packed = Packed::with_isa(&contraction(weights, activation), isa).unwrap();
             let mut out = vec![7.0; 12];
-            packed
-                .run_checked(
-                    &[TermSlice {
-                        data: &left,
-                        seat_stride: 2,
-                    }],
-                    4,
-                    &mut out,
-                    3,
-                )
-                .unwrap();
+            packed.run_checked(&[TermSlice { data: &left, seat_stride: 2 }], 4, &mut out, 3).unwrap();
             out
         };
         let out = run(vec![1.0, 0.0, -1.0, 2.0, 3.0, 4.0], Activation::Relu);
         assert!(out[..3].iter().all(|x| x.is_nan()), "{isa}: {out:?}");
-        assert!(
-            out[3] == inf && out[4].is_nan() && out[5] == 0.0,
-            "{isa}: {out:?}"
-        );
-        assert!(
-            out[6] == 0.0 && out[7].is_nan() && out[8] == inf,
-            "{isa}: {out:?}"
-        );
+        assert!(out[3] == inf && out[4].is_nan() && out[5] == 0.0, "{isa}: {out:?}");
+        assert!(out[6] == 0.0 && out[7].is_nan() && out[8] == inf, "{isa}: {out:?}");
         assert_eq!(out[9..], [3.0, 3.0, 3.0], "{isa}");
         let left_tiny = [tiny, 0.0];
         for (activation, bits) in [(Activation::None, 0x8000_0000u32), (Activation::Relu, 0)] {
             let packed = Packed::with_isa(&contraction(vec![-tiny; 6], activation), isa).unwrap();
             let mut out = [7.0f32; 3];
-            packed
-                .run_checked(
-                    &[TermSlice {
-                        data: &left_tiny,
-                        seat_stride: 2,
-                    }],
-                    1,
-                    &mut out,
-                    3,
-                )
-                .unwrap();
+            packed.run_checked(&[TermSlice { data: &left_tiny, seat_stride: 2 }], 1, &mut out, 3).unwrap();
             // The second product is -0, which added to -0 stays so.
             assert_eq!(out.map(f32::to_bits), [bits; 3], "{isa} {activation:?}");
         }
@@ -478,11 +351,7 @@ fn special_values_stay_where_they_belong() {
 
 #[test]
 fn refuses_what_does_not_fit() {
-    let good = Spec {
-        positions: 2,
-        ..Spec::dense(6, 5, 2)
-    }
-    .case();
+    let good = Spec { positions: 2, ..Spec::dense(6, 5, 2) }.case();
     let refused = |change: fn(&mut Contraction), what: &str| {
         let mut contraction = good.contraction.clone();
         change(&mut contraction);
@@ -491,19 +360,10 @@ fn refuses_what_does_not_fit() {
         };
         assert!(found.contains(what) && found.contains("case"), "{found}");
     };
-    refused(
-        |c| c.weights = Arc::new([0.0; 31]),
-        "31 weights, expected 6 x 5",
-    );
-    refused(
-        |c| c.bias = Some(Arc::new([0.0; 4])),
-        "a bias of 4, expected 5",
-    );
+    refused(|c| c.weights = Arc::new([0.0; 31]), "31 weights, expected 6 x 5");
+    refused(|c| c.bias = Some(Arc::new([0.0; 4])), "a bias of 4, expected 5");
     refused(|c| c.n = 0, "no columns");
-    refused(
-        |c| c.out_position_stride = 4,
-        "results 4 elements apart, expected at least 5",
-    );
+    refused(|c| c.out_position_stride = 4, "results 4 elements apart, expected at least 5");
     refused(|c| c.terms[0].offset = usize::MAX, "address space");
     refused(|c| c.terms[0].taps = usize::MAX, "address space");
     refused(|c| c.out_offset = usize::MAX / 8, "address space");
@@ -520,11 +380,7 @@ fn refuses_what_does_not_fit() {
     assert!(packed.run_checked(&slices, 3, &mut out, stride).is_err());
     assert!(packed.run_checked(&slices, 2, &mut out, 1).is_err());
     let least = packed.out_extent() + stride;
-    assert!(
-        packed
-            .run_checked(&slices, 2, &mut out[..least - 1], stride)
-            .is_err()
-    );
+    assert!(packed.run_checked(&slices, 2, &mut out[..least - 1], stride).is_err());
 }
 
 /// The stretches of K name every element of the left operand once, in order.
@@ -538,12 +394,7 @@ fn segments_cover_k_in_order() {
         tap_stride,
         tap_len,
     };
-    let terms = [
-        term(3, 2, 700, 600),
-        term(0, 3, 4, 4),
-        term(0, 0, 4, 4),
-        term(0, 2, 9, 1),
-    ];
+    let terms = [term(3, 2, 700, 600), term(0, 3, 4, 4), term(0, 0, 4, 4), term(0, 2, 9, 1)];
     let mut found = Vec::new();
     for segment in pack::segments(&terms) {
         assert_eq!(segment.start, found.len());

@@ -9,8 +9,9 @@
 //!   Which tile, which place in it and which instruction set an output gets never shows in its bits.
 //! - Written once over [`Vector`]; an instruction set adds only that trait and a table of tile sizes.
 //! - Not here: which tiles cover an output (`run`), and activations other than `Relu` (`activate`).
+#![allow(clippy::needless_range_loop, reason = "sums are a matrix, and equal indices say which belong together")]
 
-use super::pack::{MAX_SLOTS, Run};
+use super::pack::Run;
 use lanes_core::plan::Activation;
 
 /// Steps of K between two looks at the end of a stretch.
@@ -45,18 +46,25 @@ pub(super) trait Vector: Copy {
     unsafe fn store_first(self, to: *mut f32, count: usize);
 }
 
+/// The most rows of a tile of `narrow`.
+pub(super) const NARROW_ROWS: usize = 32;
+
 /// What a tile reads and writes.
 pub(super) struct Tile<'a> {
     /// The segment's stretches of K, ascending.
     pub runs: &'a [Run],
-    /// For each term of the segment, where each row's elements start.
-    pub rows: &'a [[*const f32; MAX_ROWS]; MAX_SLOTS],
-    /// The first panel, at the segment's first k.
+    /// Where the elements of row `r` start in the segment's term `slot`: entry `slot * height + r`.
+    pub rows: &'a [*const f32],
+    /// See `rows`.
+    pub height: usize,
+    /// How many of the rows to store, where a tile may be given more.
+    pub stored: usize,
+    /// The first panel (for `narrow`: the weights), at the segment's first k.
     pub panel: *const f32,
     /// Elements from one panel to the next.
     pub panel_stride: usize,
     /// Where each row's column 0 goes.
-    pub out: &'a [*mut f32; MAX_ROWS],
+    pub out: &'a [*mut f32],
     /// The first column.
     pub column: usize,
     /// Columns to store; the last vector may be partial, no other.
@@ -80,6 +88,8 @@ pub(super) struct Kernels {
     pub lanes: usize,
     /// `tiles[r - 1][v - 1]` computes `r` rows by `v` vectors.
     pub tiles: &'static [&'static [TileFn]],
+    /// For as few columns as it has entries; see `narrow`.
+    pub narrow: &'static [TileFn],
     /// Applies an activation to each element.
     pub activate: unsafe fn(&mut [f32], Activation),
 }
@@ -88,25 +98,23 @@ pub(super) struct Kernels {
 ///
 /// # Safety
 /// The instruction set of `T` exists. The first `R` rows hold every element that the runs name, the panels are `V`
-/// whole ones, `out` is writable for `columns` elements from `column` in each of the first `R` rows and overlaps nothing read.
-/// `(V - 1) * LANES < columns <= V * LANES`.
+/// whole ones, `out` is writable for `columns` elements from `column` in each of the first `R` rows, and overlaps nothing
+/// read. `(V - 1) * LANES < columns <= V * LANES`.
 #[inline(always)]
 pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile<'_>) {
+    debug_assert!(tile.height >= R);
     debug_assert!(tile.columns > (V - 1) * T::LANES && tile.columns <= V * T::LANES);
     let tail = tile.columns - (V - 1) * T::LANES;
     let whole = tail == T::LANES;
+    let out: &[*mut f32; R] = tile.out.first_chunk().expect("tiles are called with all their rows");
     // SAFETY: as the caller promises; every access below stays in what it names.
     unsafe {
         let mut sums = [[T::splat(0.0); V]; R];
         if !tile.first {
             for r in 0..R {
                 for v in 0..V {
-                    let from = tile.out[r].add(tile.column + v * T::LANES);
-                    sums[r][v] = if v + 1 < V || whole {
-                        T::load(from)
-                    } else {
-                        T::load_first(from, tail)
-                    };
+                    let from = out[r].add(tile.column + v * T::LANES);
+                    sums[r][v] = if v + 1 < V || whole { T::load(from) } else { T::load_first(from, tail) };
                 }
             }
         }
@@ -114,19 +122,13 @@ pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile
         for run in tile.runs {
             let mut a = [std::ptr::null::<f32>(); R];
             for r in 0..R {
-                a[r] = tile.rows[run.slot][r].add(run.offset);
+                a[r] = (*tile.rows.as_ptr().add(run.slot * tile.height + r)).add(run.offset);
             }
             let mut k = 0;
             // Unrolled, because the end of a short loop is guessed where that of a long one is not.
             while k + UNROLL <= run.len {
                 for u in 0..UNROLL {
-                    step(
-                        &mut sums,
-                        &a,
-                        k + u,
-                        panel.add(u * T::LANES),
-                        tile.panel_stride,
-                    );
+                    step(&mut sums, &a, k + u, panel.add(u * T::LANES), tile.panel_stride);
                 }
                 panel = panel.add(UNROLL * T::LANES);
                 k += UNROLL;
@@ -147,12 +149,8 @@ pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile
                         sum = sum.relu();
                     }
                 }
-                let to = tile.out[r].add(tile.column + v * T::LANES);
-                if v + 1 < V || whole {
-                    sum.store(to)
-                } else {
-                    sum.store_first(to, tail)
-                }
+                let to = out[r].add(tile.column + v * T::LANES);
+                if v + 1 < V || whole { sum.store(to) } else { sum.store_first(to, tail) }
             }
         }
     }
@@ -199,10 +197,10 @@ unsafe fn step<T: Vector, const R: usize, const V: usize>(
     }
 }
 
-/// The table of an instruction set: `kernels!(Vector, "features"; [1 2 3] [1 2])` has tiles of one row by up to three
-/// vectors and of two rows by up to two.
+/// The table of an instruction set: `kernels!(Vector, "features"; narrow; [1 2 3] [1 2])` has tiles of one row by up to
+/// three vectors and of two rows by up to two, and the table `narrow` for few columns.
 macro_rules! kernels {
-    ($vector:ty $(, $features:literal)?; $([$($v:literal)+])+) => {
+    ($vector:ty $(, $features:literal)?; $narrow:expr; $([$($v:literal)+])+) => {
         $(#[target_feature(enable = $features)])?
         unsafe fn sized<const R: usize, const V: usize>(tile: &$crate::contract::tile::Tile<'_>) {
             // SAFETY: the same contract.
@@ -218,6 +216,7 @@ macro_rules! kernels {
         pub(in $crate::contract) static KERNELS: $crate::contract::tile::Kernels = $crate::contract::tile::Kernels {
             lanes: <$vector as $crate::contract::tile::Vector>::LANES,
             tiles: kernels!(@rows [] [1 2 3 4 5 6 7 8] $([$($v)+])+),
+            narrow: $narrow,
             activate,
         };
     };

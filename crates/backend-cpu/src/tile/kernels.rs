@@ -6,10 +6,10 @@
 //! - Ops without a loop of their own go element by element through `eval`.
 //! - Not here: which elements, and whether an access is in bounds (`run`, `memory`).
 
+use loom_compiler::math;
 use loom_compiler::ops::{Binary, Convert, FloatPredicate, IntPredicate, Ternary, Unary};
 use loom_compiler::tile::Op;
 use loom_compiler::types::ScalarType;
-use loom_compiler::math;
 
 use crate::isa::Isa;
 
@@ -231,7 +231,12 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
             Op::Convert(Convert::Bitcast, S::I32, S::F32) | Op::Convert(Convert::Bitcast, S::F32, S::I32) => {
                 map1(to, from, n, |x: u32| x);
             }
-            Op::Unary(..) | Op::Binary(..) | Op::Ternary(..) | Op::CompareI(..) | Op::CompareF(..) | Op::Classify(..)
+            Op::Unary(..)
+            | Op::Binary(..)
+            | Op::Ternary(..)
+            | Op::CompareI(..)
+            | Op::CompareF(..)
+            | Op::Classify(..)
             | Op::Convert(..) => each(op, to, from, n),
         }
     }

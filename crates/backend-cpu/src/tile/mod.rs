@@ -115,12 +115,7 @@ impl TileScratch {
 /// Each buffer argument is valid for reading and writing `len` bytes until the call returns (for reading only, if the
 /// kernel has no store to it), and no other thread writes to it, or reads what the kernel writes, in the meantime. Buffers
 /// may overlap: accesses are made through raw pointers.
-pub unsafe fn run(
-    image: &CpuImage,
-    geometry: &Geometry,
-    args: &[Arg],
-    scratch: &mut TileScratch,
-) -> Result<(), Fault> {
+pub unsafe fn run(image: &CpuImage, geometry: &Geometry, args: &[Arg], scratch: &mut TileScratch) -> Result<(), Fault> {
     check(image, geometry, args)?;
     let kernel = kernels::map(scratch.isa);
     // SAFETY: the caller's promise, and `kernel` is for an available set.
@@ -139,7 +134,9 @@ pub fn run_slices(
     let mut args = Vec::with_capacity(image.parameters.len());
     for parameter in &image.parameters {
         let arg = match parameter.kind {
-            ParameterKind::Buffer => buffers.next().map(|bytes| Arg::Buffer { ptr: bytes.as_mut_ptr(), len: bytes.len() }),
+            ParameterKind::Buffer => {
+                buffers.next().map(|bytes| Arg::Buffer { ptr: bytes.as_mut_ptr(), len: bytes.len() })
+            }
             ParameterKind::Scalar(_) => scalars.next().map(|&bits| Arg::Scalar(bits)),
         };
         args.extend(arg);

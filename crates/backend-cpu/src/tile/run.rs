@@ -21,7 +21,9 @@ use super::memory::Bytes;
 use super::{Arg, Fault};
 
 #[cfg(not(target_endian = "little"))]
-compile_error!("slots are read as narrower elements at their first byte: the tile executor is for little-endian machines");
+compile_error!(
+    "slots are read as narrower elements at their first byte: the tile executor is for little-endian machines"
+);
 
 /// The most scratch memory that the tiles of one launch may need: what a hostile kernel can make a thread allocate.
 const MAX_LOCAL_BYTES: u64 = 256 << 20;
@@ -328,7 +330,9 @@ impl Run<'_> {
                         }
                         self.depth = depth;
                     }
-                    Inst::Reduce { combine, ty, to, from, group } => self.reduce(*combine, *ty, *to, *from, *group, exec),
+                    Inst::Reduce { combine, ty, to, from, group } => {
+                        self.reduce(*combine, *ty, *to, *from, *group, exec)
+                    }
                     Inst::Shuffle { mode, ty, to, valid, from, offset, width } => {
                         let offset = self.source(*offset, ScalarType::I32, exec, 0)?;
                         let width = self.source(*width, ScalarType::I32, exec, 1)?;
@@ -501,9 +505,15 @@ impl Run<'_> {
         unsafe {
             match ty.bytes() {
                 1 => self.each_element::<u8>(access, exec, |i, at| at.write(from.add(i).read())),
-                2 => self.each_element::<u16>(access, exec, |i, at| at.write_unaligned(from.cast::<u16>().add(i).read())),
-                4 => self.each_element::<u32>(access, exec, |i, at| at.write_unaligned(from.cast::<u32>().add(i).read())),
-                _ => self.each_element::<u64>(access, exec, |i, at| at.write_unaligned(from.cast::<u64>().add(i).read())),
+                2 => {
+                    self.each_element::<u16>(access, exec, |i, at| at.write_unaligned(from.cast::<u16>().add(i).read()))
+                }
+                4 => {
+                    self.each_element::<u32>(access, exec, |i, at| at.write_unaligned(from.cast::<u32>().add(i).read()))
+                }
+                _ => {
+                    self.each_element::<u64>(access, exec, |i, at| at.write_unaligned(from.cast::<u64>().add(i).read()))
+                }
             }
         }
     }
@@ -554,7 +564,8 @@ impl Run<'_> {
                 let offsets = unsafe { self.element(reg, ScalarType::I64, 0) }.cast::<i64>();
                 for i in exec.lo..exec.hi {
                     // SAFETY: the mask and the register cover the tile.
-                    let (on, offset) = unsafe { (exec.mask.is_null() || *exec.mask.add(i) != 0, offsets.add(i).read()) };
+                    let (on, offset) =
+                        unsafe { (exec.mask.is_null() || *exec.mask.add(i) != 0, offsets.add(i).read()) };
                     if on {
                         visit(i - exec.lo, self.checked(access.buffer, offset, size, access.site)?.cast());
                     }
@@ -581,7 +592,13 @@ impl Run<'_> {
     unsafe fn split(&mut self, condition: Condition, exec: Exec, both: bool) -> (Exec, Exec) {
         let none = Exec { hi: exec.lo, ..exec };
         match condition {
-            Condition::Slot(slot) => if self.slot(slot) & 1 == 1 { (exec, none) } else { (none, exec) },
+            Condition::Slot(slot) => {
+                if self.slot(slot) & 1 == 1 {
+                    (exec, none)
+                } else {
+                    (none, exec)
+                }
+            }
             Condition::Compare { predicate, value, limit } => {
                 let (line, limit) = (self.numbers(value), self.slot(limit));
                 if let Some(found) = self.split_range(predicate, line, limit, exec, both) {
@@ -653,7 +670,14 @@ impl Run<'_> {
     }
 
     /// [`Self::split`] into ranges, where the items that satisfy the comparison are one.
-    fn split_range(&mut self, predicate: IntPredicate, line: Line, limit: u64, exec: Exec, both: bool) -> Option<(Exec, Exec)> {
+    fn split_range(
+        &mut self,
+        predicate: IntPredicate,
+        line: Line,
+        limit: u64,
+        exec: Exec,
+        both: bool,
+    ) -> Option<(Exec, Exec)> {
         use IntPredicate as P;
         let none = Exec { hi: exec.lo, ..exec };
         let (predicate, negated) = match predicate {
@@ -750,13 +774,7 @@ impl Run<'_> {
             let (from32, to32) = (from.cast::<f32>(), to.cast::<f32>());
             macro_rules! floats {
                 ($f:expr) => {
-                    self.groups(
-                        group,
-                        exec,
-                        |i| from32.add(i).read(),
-                        $f,
-                        |i, value| to32.add(i).write(value),
-                    )
+                    self.groups(group, exec, |i| from32.add(i).read(), $f, |i, value| to32.add(i).write(value))
                 };
             }
             match (combine, ty) {

@@ -33,8 +33,7 @@ pub(super) enum Fact {
     Finite,
 }
 
-const FACTS: &str =
-    "eq, ne, lt, le, gt, ge, range, multiple_of (mul), min, max, pow2, not_nan, not_inf or finite";
+const FACTS: &str = "eq, ne, lt, le, gt, ge, range, multiple_of (mul), min, max, pow2, not_nan, not_inf or finite";
 
 fn fact(word: &str) -> Option<(Fact, usize)> {
     Some(match word {
@@ -112,10 +111,7 @@ impl<'m> Builder<'m> {
                 return refuse(span, format!("`{word}` is no predicate; legal: {FACTS}"));
             };
             if predicates.len() == MAX_PREDICATES {
-                return refuse(
-                    span,
-                    format!("more than {MAX_PREDICATES} predicates in one list"),
-                );
+                return refuse(span, format!("more than {MAX_PREDICATES} predicates in one list"));
             }
             reader.expect(Kind::ParenOpen)?;
             let mut arguments = Vec::new();
@@ -134,24 +130,10 @@ impl<'m> Builder<'m> {
             }
             let close = reader.expect(Kind::ParenClose)?;
             if arguments.len() != arity {
-                return refuse(
-                    span,
-                    format!(
-                        "`{word}` takes {arity} arguments, found {}",
-                        arguments.len()
-                    ),
-                );
+                return refuse(span, format!("`{word}` takes {arity} arguments, found {}", arguments.len()));
             }
-            let text = reader
-                .source
-                .get(span.start as usize..close.span.end as usize)
-                .unwrap_or(word);
-            predicates.push(Predicate {
-                fact,
-                arguments,
-                span,
-                text,
-            });
+            let text = reader.source.get(span.start as usize..close.span.end as usize).unwrap_or(word);
+            predicates.push(Predicate { fact, arguments, span, text });
             if !reader.accept(Kind::Comma) {
                 reader.expect(Kind::BracketClose)?;
                 return Ok(predicates);
@@ -195,10 +177,7 @@ impl<'m> Builder<'m> {
             return Err(Refusal::Reported);
         };
         if ty != Type::Scalar(declared) {
-            return refuse(
-                type_span,
-                format!("`@{key}` is declared as {declared}, found {ty}"),
-            );
+            return refuse(type_span, format!("`@{key}` is declared as {declared}, found {ty}"));
         }
         Ok(one(value))
     }
@@ -209,9 +188,7 @@ impl<'m> Builder<'m> {
         let Some(op) = module.symbols.get(key).map(|at| &module.ops[*at]) else {
             return refuse(
                 span,
-                format!(
-                    "`@{key}` is not defined; a key is declared by `config.decl` or `config.def`"
-                ),
+                format!("`@{key}` is not defined; a key is declared by `config.decl` or `config.def`"),
             );
         };
         let kind = module.op_name(op);
@@ -234,41 +211,26 @@ impl<'m> Builder<'m> {
         let type_span = declaration.here();
         let ty = self.plain_type(&mut declaration)?;
         let Type::Scalar(scalar) = ty else {
-            return refuse(
-                type_span,
-                format!("a config value is a scalar here, found {ty}"),
-            );
+            return refuse(type_span, format!("a config value is a scalar here, found {ty}"));
         };
-        let predicates = if declaration.accept_word("where") {
-            self.predicate_list(&mut declaration)?
-        } else {
-            Vec::new()
-        };
+        let predicates =
+            if declaration.accept_word("where") { self.predicate_list(&mut declaration)? } else { Vec::new() };
         declaration.end()?;
         for predicate in &predicates {
             for argument in &predicate.arguments {
                 if let Argument::Name(name, span) = argument
                     && Some(*name) != named
                 {
-                    return refuse(
-                        *span,
-                        format!("`%{name}` is not the declared value of `@{key}`"),
-                    );
+                    return refuse(*span, format!("`%{name}` is not the declared value of `@{key}`"));
                 }
             }
         }
-        let at_key = self
-            .config
-            .get(key)
-            .or_else(|| self.config.get(&format!("@{key}")));
+        let at_key = self.config.get(key).or_else(|| self.config.get(&format!("@{key}")));
         let bits = match (at_key, literal) {
             (Some(text), _) => match bound_bits(text, scalar) {
                 Ok(bits) => bits,
                 Err(message) => {
-                    return refuse(
-                        span,
-                        format!("config `{key}` = `{}`: {message}", text.escape_default()),
-                    );
+                    return refuse(span, format!("config `{key}` = `{}`: {message}", text.escape_default()));
                 }
             },
             (None, Some((literal, span))) => match literal_bits(literal, scalar) {
@@ -284,27 +246,14 @@ impl<'m> Builder<'m> {
                 return Ok(value);
             }
             (None, None) => {
-                return refuse(
-                    span,
-                    format!("config `{key}` has no value; bind it as {scalar}"),
-                );
+                return refuse(span, format!("config `{key}` has no value; bind it as {scalar}"));
             }
         };
         if !scalar.is_float() {
-            let value = if scalar == ScalarType::I1 {
-                bits as i64
-            } else {
-                eval::signed(scalar, bits)
-            };
+            let value = if scalar == ScalarType::I1 { bits as i64 } else { eval::signed(scalar, bits) };
             if let Some(broken) = predicates.iter().find(|predicate| !predicate.holds(value)) {
                 let at = if at_key.is_some() { span } else { broken.span };
-                return refuse(
-                    at,
-                    format!(
-                        "config `{key}` = {value} breaks its predicate `{}`",
-                        broken.text
-                    ),
-                );
+                return refuse(at, format!("config `{key}` = {value} breaks its predicate `{}`", broken.text));
             }
         }
         Ok(self.constant(ty, bits))

@@ -28,13 +28,7 @@ pub(super) enum Terminator {
 }
 
 impl Terminator {
-    const ALL: [Self; 5] = [
-        Self::Yield,
-        Self::Condition,
-        Self::FuncReturn,
-        Self::KernelReturn,
-        Self::LaunchConfig,
-    ];
+    const ALL: [Self; 5] = [Self::Yield, Self::Condition, Self::FuncReturn, Self::KernelReturn, Self::LaunchConfig];
 
     const fn name(self) -> &'static str {
         match self {
@@ -73,47 +67,28 @@ impl<'m> Builder<'m> {
     }
 
     /// [`Self::region_ops`] in the region of names that is current.
-    pub(super) fn block_ops(
-        &mut self,
-        region: &'m Region,
-        ends: Terminator,
-    ) -> Built<Vec<ValueId>> {
+    pub(super) fn block_ops(&mut self, region: &'m Region, ends: Terminator) -> Built<Vec<ValueId>> {
         let close = self.module.tokens[region.close as usize].span;
         let [block] = &region.blocks[..] else {
-            return refuse(
-                close,
-                "this region has several blocks; only structured control flow (scf) is compiled",
-            );
+            return refuse(close, "this region has several blocks; only structured control flow (scf) is compiled");
         };
         if let Some(label) = block.label {
             let span = self.module.tokens[label as usize].span;
-            return refuse(
-                span,
-                "labelled blocks are not compiled; use structured control flow (scf)",
-            );
+            return refuse(span, "labelled blocks are not compiled; use structured control flow (scf)");
         }
         for (at, op) in block.ops.iter().enumerate() {
             let name = self.module.op_name(op);
-            let Some(found) = Terminator::ALL
-                .into_iter()
-                .find(|terminator| terminator.name() == name)
-            else {
+            let Some(found) = Terminator::ALL.into_iter().find(|terminator| terminator.name() == name) else {
                 self.op(op);
                 continue;
             };
             let mut reader = self.reader(op);
             if found != ends {
-                return refuse(
-                    reader.span(),
-                    format!("this region ends in `{}`, found `{name}`", ends.name()),
-                );
+                return refuse(reader.span(), format!("this region ends in `{}`, found `{name}`", ends.name()));
             }
             if let Some(after) = block.ops.get(at + 1) {
                 let span = self.reader(after).span();
-                self.report(Refusal::At(
-                    span,
-                    format!("nothing may follow `{name}` in its region"),
-                ));
+                self.report(Refusal::At(span, format!("nothing may follow `{name}` in its region")));
             }
             self.span = reader.span();
             return match ends {
@@ -121,9 +96,7 @@ impl<'m> Builder<'m> {
                 Terminator::Condition => {
                     let operands = self.values_read(&mut reader)?;
                     match operands.first() {
-                        Some(first) if *self.ty(*first) == Type::Scalar(ScalarType::I1) => {
-                            Ok(operands)
-                        }
+                        Some(first) if *self.ty(*first) == Type::Scalar(ScalarType::I1) => Ok(operands),
                         _ => refuse(reader.span(), "`scf.condition` takes an i1 first"),
                     }
                 }
@@ -177,39 +150,20 @@ impl<'m> Builder<'m> {
     }
 
     /// Values that leave a region must have the types promised.
-    fn check_leaving(
-        &self,
-        what: &str,
-        span: Span,
-        values: &[ValueId],
-        types: &[Type],
-    ) -> Built<()> {
+    fn check_leaving(&self, what: &str, span: Span, values: &[ValueId], types: &[Type]) -> Built<()> {
         if values.len() != types.len() {
-            return refuse(
-                span,
-                format!(
-                    "{what}: {} values for {} results",
-                    values.len(),
-                    types.len()
-                ),
-            );
+            return refuse(span, format!("{what}: {} values for {} results", values.len(), types.len()));
         }
         for (value, ty) in values.iter().zip(types) {
             if !same(self.ty(*value), ty) {
-                return refuse(
-                    span,
-                    format!("{what}: a result is {ty}, found {}", self.ty(*value)),
-                );
+                return refuse(span, format!("{what}: a result is {ty}, found {}", self.ty(*value)));
             }
             // Strides are no part of a written type, but of the value's.
             if let (Type::View(found), Type::View(promised)) = (self.ty(*value), ty)
                 && !promised.strides.is_empty()
                 && found.strides != promised.strides
             {
-                return refuse(
-                    span,
-                    format!("{what}: views with different strides cannot meet here"),
-                );
+                return refuse(span, format!("{what}: views with different strides cannot meet here"));
             }
         }
         Ok(())
@@ -225,11 +179,7 @@ impl<'m> Builder<'m> {
     ) -> (BlockId, Built<Vec<ValueId>>) {
         self.in_block(block_arguments, |builder| {
             let values = builder.region_ops(region, names, ends)?;
-            let kind = if ends == Terminator::Condition {
-                OpKind::Condition
-            } else {
-                OpKind::Yield
-            };
+            let kind = if ends == Terminator::Condition { OpKind::Condition } else { OpKind::Yield };
             builder.flags = crate::ops::Flags::default();
             builder.push(kind, &values, Vec::new(), Vec::new());
             Ok(values)
@@ -256,10 +206,7 @@ impl<'m> Builder<'m> {
                 reader.end()?;
                 Ok(Vec::new())
             }
-            _ => self.unknown(
-                reader,
-                "scf.if, for, while, switch, lookup, select, yield, condition, schedule.fence",
-            ),
+            _ => self.unknown(reader, "scf.if, for, while, switch, lookup, select, yield, condition, schedule.fence"),
         }
     }
 
@@ -278,9 +225,7 @@ impl<'m> Builder<'m> {
         let mut result_types = types.to_vec();
         for (at, region) in regions.iter().enumerate() {
             let (block, values) = match region {
-                Some(region) => {
-                    self.region_block(region, Vec::new(), Vec::new(), Terminator::Yield)
-                }
+                Some(region) => self.region_block(region, Vec::new(), Vec::new(), Terminator::Yield),
                 None => self.in_block(Vec::new(), |builder| {
                     builder.push(OpKind::Yield, &[], Vec::new(), Vec::new());
                     Ok(Vec::new())
@@ -288,10 +233,7 @@ impl<'m> Builder<'m> {
             };
             self.span = span;
             blocks.push(block);
-            match values.and_then(|values| {
-                self.check_leaving(what, span, &values, &result_types)
-                    .map(|()| values)
-            }) {
+            match values.and_then(|values| self.check_leaving(what, span, &values, &result_types).map(|()| values)) {
                 Ok(values) if at == 0 => {
                     // From now on with strides.
                     result_types = values.iter().map(|value| self.ty(*value).clone()).collect();
@@ -310,10 +252,7 @@ impl<'m> Builder<'m> {
         if reported {
             return Err(Refusal::Reported);
         }
-        let results: Vec<ValueId> = result_types
-            .into_iter()
-            .map(|ty| self.new_value(ty))
-            .collect();
+        let results: Vec<ValueId> = result_types.into_iter().map(|ty| self.new_value(ty)).collect();
         self.push(kind, &[selector], results.clone(), blocks);
         Ok(results.into_iter().map(Binding::Value).collect())
     }
@@ -323,10 +262,7 @@ impl<'m> Builder<'m> {
         for ty in types {
             // Extents were written outside, so they are known there; strides may have been computed inside.
             if let Type::View(view) = ty
-                && view
-                    .strides
-                    .iter()
-                    .any(|stride| matches!(stride, Dim::Value(value) if !self.is_visible(*value)))
+                && view.strides.iter().any(|stride| matches!(stride, Dim::Value(value) if !self.is_visible(*value)))
             {
                 return refuse(
                     span,
@@ -338,12 +274,7 @@ impl<'m> Builder<'m> {
     }
 
     /// Builds one region in place of the op.
-    fn taken(
-        &mut self,
-        region: Option<&'m Region>,
-        types: &[Type],
-        what: &str,
-    ) -> Built<Vec<Binding>> {
+    fn taken(&mut self, region: Option<&'m Region>, types: &[Type], what: &str) -> Built<Vec<Binding>> {
         let span = self.span;
         let values = match region {
             Some(region) => self.region_ops(region, Vec::new(), Terminator::Yield)?,
@@ -357,28 +288,16 @@ impl<'m> Builder<'m> {
         let condition = self.condition(reader)?;
         let types = self.result_types(reader)?;
         let then = reader.region()?;
-        let otherwise = if reader.accept_word("else") {
-            Some(reader.region()?)
-        } else {
-            None
-        };
+        let otherwise = if reader.accept_word("else") { Some(reader.region()?) } else { None };
         reader.end()?;
         if otherwise.is_none() && !types.is_empty() {
             return refuse(reader.span(), "`scf.if` with results needs an `else`");
         }
         match self.constant_of(condition) {
-            Some(bits) if self.mode == Mode::Specialise => self.taken(
-                if bits == 1 { Some(then) } else { otherwise },
-                &types,
-                "scf.if",
-            ),
-            _ => self.branches(
-                OpKind::If,
-                condition,
-                &[Some(then), otherwise],
-                &types,
-                "scf.if",
-            ),
+            Some(bits) if self.mode == Mode::Specialise => {
+                self.taken(if bits == 1 { Some(then) } else { otherwise }, &types, "scf.if")
+            }
+            _ => self.branches(OpKind::If, condition, &[Some(then), otherwise], &types, "scf.if"),
         }
     }
 
@@ -423,10 +342,7 @@ impl<'m> Builder<'m> {
         let ty = match self.ty(low).scalar() {
             Some(ty) if ty.is_address() => ty,
             _ => {
-                return refuse(
-                    span,
-                    format!("a loop bound is an index or offset, found {}", self.ty(low)),
-                );
+                return refuse(span, format!("a loop bound is an index or offset, found {}", self.ty(low)));
             }
         };
         reader.expect_word("to")?;
@@ -441,11 +357,7 @@ impl<'m> Builder<'m> {
         if self.constant_of(step).is_some_and(|step| step as i64 <= 0) {
             return refuse(span, "the step of a loop is positive");
         }
-        let carried = if reader.peek() == Some(Kind::ParenOpen) {
-            self.bindings(reader)?
-        } else {
-            Vec::new()
-        };
+        let carried = if reader.peek() == Some(Kind::ParenOpen) { self.bindings(reader)? } else { Vec::new() };
         let types = self.result_types(reader)?;
         self.loop_hints(reader)?;
         let region = reader.region()?;
@@ -453,14 +365,8 @@ impl<'m> Builder<'m> {
         let op_span = self.span;
         let inits: Vec<ValueId> = carried.iter().map(|(_, _, value)| *value).collect();
         self.check_leaving("scf.for: initial values", op_span, &inits, &types)?;
-        if let (Mode::Specialise, Some(low), Some(high)) =
-            (self.mode, self.constant_of(low), self.constant_of(high))
-        {
-            let predicate = if ty == ScalarType::Index {
-                IntPredicate::Slt
-            } else {
-                IntPredicate::Ult
-            };
+        if let (Mode::Specialise, Some(low), Some(high)) = (self.mode, self.constant_of(low), self.constant_of(high)) {
+            let predicate = if ty == ScalarType::Index { IntPredicate::Slt } else { IntPredicate::Ult };
             if !eval::compare_int(predicate, ty, low, high) {
                 return Ok(inits.into_iter().map(Binding::Value).collect());
             }
@@ -500,9 +406,7 @@ impl<'m> Builder<'m> {
             } else if reader.accept_word("schedule") {
                 reader.expect(Kind::ParenOpen)?;
                 let legal = "one of linear, interleaved, recurrence";
-                reader.choose(legal, |word| {
-                    matches!(word, "linear" | "interleaved" | "recurrence").then_some(())
-                })?;
+                reader.choose(legal, |word| matches!(word, "linear" | "interleaved" | "recurrence").then_some(()))?;
                 reader.expect(Kind::ParenClose)?;
             } else {
                 return Ok(());
@@ -511,11 +415,7 @@ impl<'m> Builder<'m> {
     }
 
     fn scf_while(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
-        let carried = if reader.peek() == Some(Kind::ParenOpen) {
-            self.bindings(reader)?
-        } else {
-            Vec::new()
-        };
+        let carried = if reader.peek() == Some(Kind::ParenOpen) { self.bindings(reader)? } else { Vec::new() };
         let types = self.result_types(reader)?;
         let before = reader.region()?;
         reader.expect_word("do")?;
@@ -550,27 +450,17 @@ impl<'m> Builder<'m> {
         self.span = op_span;
         let values = values?;
         self.check_leaving("scf.while", op_span, &values[1..], &types)?;
-        let types: Vec<Type> = values[1..]
-            .iter()
-            .map(|value| self.ty(*value).clone())
-            .collect();
+        let types: Vec<Type> = values[1..].iter().map(|value| self.ty(*value).clone()).collect();
         self.check_escaping(&types, op_span)?;
         if forwarded.len() != types.len() {
-            let message = format!(
-                "`scf.while` forwards {} values, `do` takes {}",
-                types.len(),
-                forwarded.len()
-            );
+            let message = format!("`scf.while` forwards {} values, `do` takes {}", types.len(), forwarded.len());
             return refuse(op_span, message);
         }
         let mut arguments = Vec::new();
         let mut names = Vec::new();
         for ((name, span, written), ty) in forwarded.into_iter().zip(&types) {
             if !same(&written, ty) {
-                return refuse(
-                    span,
-                    format!("`%{name}` is forwarded as {ty}, found {written}"),
-                );
+                return refuse(span, format!("`%{name}` is forwarded as {ty}, found {written}"));
             }
             let argument = self.new_value(ty.clone());
             arguments.push(argument);
@@ -621,19 +511,11 @@ impl<'m> Builder<'m> {
             return refuse(reader.span(), "`scf.switch` needs a `default`");
         };
         if let (Mode::Specialise, Some(selected)) = (self.mode, self.constant_of(selector)) {
-            let region = keys
-                .binary_search(&(selected as i64))
-                .map_or(Some(default), |at| regions[at]);
+            let region = keys.binary_search(&(selected as i64)).map_or(Some(default), |at| regions[at]);
             return self.taken(region, &types, "scf.switch");
         }
         regions.push(Some(default));
-        self.branches(
-            OpKind::Switch(keys.into_boxed_slice()),
-            selector,
-            &regions,
-            &types,
-            "scf.switch",
-        )
+        self.branches(OpKind::Switch(keys.into_boxed_slice()), selector, &regions, &types, "scf.switch")
     }
 
     /// `%sel { 0 = (%x, %y), .. } default(%p, %q) : index, T, U`: a chain of selects, the rows being values already.
@@ -661,19 +543,12 @@ impl<'m> Builder<'m> {
             self.typed(reader, *value)?;
         }
         reader.end()?;
-        let types: Vec<Type> = default
-            .iter()
-            .map(|value| self.ty(*value).clone())
-            .collect();
+        let types: Vec<Type> = default.iter().map(|value| self.ty(*value).clone()).collect();
         let mut results = default;
         for (key, row) in rows {
             self.check_leaving("scf.lookup: a row", self.span, &row, &types)?;
             let key = self.index(key);
-            let hit = self.emit(
-                OpKind::CompareI(IntPredicate::Eq),
-                &[selector, key],
-                Type::Scalar(ScalarType::I1),
-            );
+            let hit = self.emit(OpKind::CompareI(IntPredicate::Eq), &[selector, key], Type::Scalar(ScalarType::I1));
             for ((result, value), ty) in results.iter_mut().zip(row).zip(&types) {
                 *result = self.emit(OpKind::Select, &[hit, value, *result], ty.clone());
             }
@@ -706,10 +581,7 @@ impl<'m> Builder<'m> {
     /// `(%a: T, ..)`: names at once, types later, when the names have values.
     pub(super) fn signature(&mut self, reader: &mut Reader<'m>) -> Built<Signature<'m>> {
         reader.expect(Kind::ParenOpen)?;
-        let mut signature = Signature {
-            parameters: Vec::new(),
-            types_at: Vec::new(),
-        };
+        let mut signature = Signature { parameters: Vec::new(), types_at: Vec::new() };
         if reader.accept(Kind::ParenClose) {
             return Ok(signature);
         }
@@ -726,9 +598,7 @@ impl<'m> Builder<'m> {
                 match reader.peek() {
                     Some(Kind::Less | Kind::BracketOpen | Kind::ParenOpen) => depth += 1,
                     Some(Kind::Comma | Kind::ParenClose) if depth == 0 => break,
-                    Some(Kind::Greater | Kind::BracketClose | Kind::ParenClose) => {
-                        depth = depth.saturating_sub(1)
-                    }
+                    Some(Kind::Greater | Kind::BracketClose | Kind::ParenClose) => depth = depth.saturating_sub(1),
                     Some(_) => {}
                     None => return reader.expected("`,` or `)`"),
                 }
@@ -742,21 +612,14 @@ impl<'m> Builder<'m> {
     }
 
     /// The scalar or buffer type of each parameter of a kernel's signature.
-    pub(super) fn abi_types(
-        &mut self,
-        reader: &Reader<'m>,
-        signature: &Signature<'m>,
-    ) -> Built<Vec<Type>> {
+    pub(super) fn abi_types(&mut self, reader: &Reader<'m>, signature: &Signature<'m>) -> Built<Vec<Type>> {
         let mut types = Vec::new();
         for (at, (name, span)) in signature.types_at.iter().zip(&signature.parameters) {
             let mut reader = reader.clone();
             reader.at = *at;
             let ty = self.plain_type(&mut reader)?;
             if !matches!(ty, Type::Scalar(_) | Type::Buffer) {
-                return refuse(
-                    *span,
-                    format!("a kernel's arguments are scalars and buffers; `%{name}` is {ty}"),
-                );
+                return refuse(*span, format!("a kernel's arguments are scalars and buffers; `%{name}` is {ty}"));
             }
             types.push(ty);
         }
@@ -798,35 +661,20 @@ impl<'m> Builder<'m> {
     }
 
     /// Builds the body of `callee` here.
-    fn call(
-        &mut self,
-        callee: &'m str,
-        span: Span,
-        arguments: &[ValueId],
-        types: &[Type],
-    ) -> Built<Vec<Binding>> {
+    fn call(&mut self, callee: &'m str, span: Span, arguments: &[ValueId], types: &[Type]) -> Built<Vec<Binding>> {
         let module: &'m Module = self.module;
         let Some(op) = module.symbols.get(callee).map(|at| &module.ops[*at]) else {
             return refuse(span, format!("`@{callee}` is not defined in this text"));
         };
         let kind = module.op_name(op);
         if kind != "func.def" {
-            return refuse(
-                span,
-                format!("`@{callee}` is a `{kind}`; a call needs a `func.def`"),
-            );
+            return refuse(span, format!("`@{callee}` is a `{kind}`; a call needs a `func.def`"));
         }
         if self.calls.contains(&callee) {
-            return refuse(
-                span,
-                format!("`@{callee}` calls itself; recursion is not legal in a kernel"),
-            );
+            return refuse(span, format!("`@{callee}` calls itself; recursion is not legal in a kernel"));
         }
         if self.calls.len() == MAX_CALL_DEPTH {
-            return refuse(
-                span,
-                format!("calls are nested deeper than {MAX_CALL_DEPTH}"),
-            );
+            return refuse(span, format!("calls are nested deeper than {MAX_CALL_DEPTH}"));
         }
         self.calls.push(callee);
         let outer = (std::mem::take(&mut self.names), self.span);
@@ -847,8 +695,8 @@ impl<'m> Builder<'m> {
                 Some(Kind::Word) => {
                     let (word, span) = reader.word("a modifier")?;
                     match word {
-                        "public" | "retain" | "host" | "device" | "initializer"
-                        | "deinitializer" | "pure" | "hot" | "cold" | "inline" | "noinline" => {}
+                        "public" | "retain" | "host" | "device" | "initializer" | "deinitializer" | "pure" | "hot"
+                        | "cold" | "inline" | "noinline" => {}
                         "target" | "abi" | "export" => {
                             reader.expect(Kind::ParenOpen)?;
                             while !reader.accept(Kind::ParenClose) {
@@ -889,11 +737,7 @@ impl<'m> Builder<'m> {
     ) -> Built<Vec<ValueId>> {
         if let Some((arguments, _)) = call {
             if arguments.len() != signature.parameters.len() {
-                let message = format!(
-                    "{} arguments for {} parameters",
-                    arguments.len(),
-                    signature.parameters.len()
-                );
+                let message = format!("{} arguments for {} parameters", arguments.len(), signature.parameters.len());
                 return refuse(span, message);
             }
             for ((name, at), value) in signature.parameters.iter().zip(arguments) {
@@ -914,13 +758,9 @@ impl<'m> Builder<'m> {
         }
         let declared = self.result_types(reader)?;
         if let Some((_, types)) = call {
-            let fits = declared.len() == types.len()
-                && declared.iter().zip(types).all(|(a, b)| same(a, b));
+            let fits = declared.len() == types.len() && declared.iter().zip(types).all(|(a, b)| same(a, b));
             if !fits {
-                return refuse(
-                    span,
-                    "the results written here are not those of the function",
-                );
+                return refuse(span, "the results written here are not those of the function");
             }
         }
         self.where_clause(reader)?;

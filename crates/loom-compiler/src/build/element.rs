@@ -3,9 +3,7 @@
 use crate::diag::{Built, refuse};
 use crate::ir::{Span, ValueId};
 use crate::lex::Kind;
-use crate::ops::{
-    Binary, Classify, Convert, Flags, FloatPredicate, IntPredicate, OpKind, Ternary, Unary,
-};
+use crate::ops::{Binary, Classify, Convert, Flags, FloatPredicate, IntPredicate, OpKind, Ternary, Unary};
 use crate::reader::{Attribute, Reader};
 use crate::types::{ScalarType, Type, VectorType};
 
@@ -125,9 +123,7 @@ fn binary(name: &str) -> Option<Binary> {
 
 /// The unary ops of `index`.
 fn index_unary(name: &str) -> Option<Unary> {
-    matches!(name, "ctlzi" | "cttzi" | "ctpopi")
-        .then(|| unary(name))
-        .flatten()
+    matches!(name, "ctlzi" | "cttzi" | "ctpopi").then(|| unary(name)).flatten()
 }
 
 /// The binary ops of `index`, and whether `offset` may have them.
@@ -140,9 +136,7 @@ fn index_binary(name: &str) -> Option<(Binary, bool)> {
         "rem" => (Binary::RemUI, false),
         "min" => (Binary::MinSI, false),
         "max" => (Binary::MaxSI, false),
-        "andi" | "ori" | "xori" | "shli" | "shrsi" | "shrui" | "rotli" | "rotri" => {
-            (binary(name)?, false)
-        }
+        "andi" | "ori" | "xori" | "shli" | "shrsi" | "shrui" | "rotli" | "rotri" => (binary(name)?, false),
         _ => return None,
     })
 }
@@ -184,34 +178,27 @@ fn convert(name: &str) -> Option<Convert> {
 fn check_convert(op: Convert, from: ScalarType, to: ScalarType) -> Result<(), &'static str> {
     let arithmetic = |ty: ScalarType| ty.is_float() && ty.bits() >= 16;
     let (legal, says) = match op {
-        Convert::ExtSI | Convert::ExtUI => (
-            from.is_integer() && to.is_integer() && from.bits() < to.bits(),
-            "goes from an integer to a wider one",
-        ),
-        Convert::TruncI => (
-            from.is_integer() && to.is_integer() && from.bits() > to.bits(),
-            "goes from an integer to a narrower one",
-        ),
-        Convert::SiToF | Convert::UiToF => (
-            from.is_integer() && arithmetic(to),
-            "goes from i1, i8, i16, i32 or i64 to f16, bf16, f32 or f64",
-        ),
+        Convert::ExtSI | Convert::ExtUI => {
+            (from.is_integer() && to.is_integer() && from.bits() < to.bits(), "goes from an integer to a wider one")
+        }
+        Convert::TruncI => {
+            (from.is_integer() && to.is_integer() && from.bits() > to.bits(), "goes from an integer to a narrower one")
+        }
+        Convert::SiToF | Convert::UiToF => {
+            (from.is_integer() && arithmetic(to), "goes from i1, i8, i16, i32 or i64 to f16, bf16, f32 or f64")
+        }
         Convert::FToSi | Convert::FToUi => (
             arithmetic(from) && to.is_integer() && to != ScalarType::I1,
             "goes from f16, bf16, f32 or f64 to i8, i16, i32 or i64",
         ),
-        Convert::ExtF => (
-            from.is_float() && to.is_float() && from.bits() < to.bits(),
-            "goes from a float to a wider one",
-        ),
-        Convert::TruncF => (
-            from.is_float() && to.is_float() && from.bits() > to.bits(),
-            "goes from a float to a narrower one",
-        ),
+        Convert::ExtF => {
+            (from.is_float() && to.is_float() && from.bits() < to.bits(), "goes from a float to a wider one")
+        }
+        Convert::TruncF => {
+            (from.is_float() && to.is_float() && from.bits() > to.bits(), "goes from a float to a narrower one")
+        }
         Convert::Bitcast => (
-            !from.is_address()
-                && !to.is_address()
-                && (from == ScalarType::I1) == (to == ScalarType::I1),
+            !from.is_address() && !to.is_address() && (from == ScalarType::I1) == (to == ScalarType::I1),
             "goes between integers and floats of one width",
         ),
     };
@@ -236,8 +223,7 @@ pub(super) fn int_predicate(word: &str) -> Option<IntPredicate> {
     })
 }
 
-const FLOAT_PREDICATES: &str =
-    "one of oeq, ogt, oge, olt, ole, one, ord, ueq, ugt, uge, ult, ule, une, uno";
+const FLOAT_PREDICATES: &str = "one of oeq, ogt, oge, olt, ole, one, ord, ueq, ugt, uge, ult, ule, une, uno";
 
 fn float_predicate(word: &str) -> Option<FloatPredicate> {
     Some(match word {
@@ -259,8 +245,7 @@ fn float_predicate(word: &str) -> Option<FloatPredicate> {
     })
 }
 
-const FLAGS: &str =
-    "a flag: reassoc, nnan, ninf, nsz, arcp, contract, afn, fast (floats), nsw, nuw (integers)";
+const FLAGS: &str = "a flag: reassoc, nnan, ninf, nsz, arcp, contract, afn, fast (floats), nsw, nuw (integers)";
 
 fn flag(word: &str) -> Option<Flags> {
     Some(match word {
@@ -290,10 +275,7 @@ fn classify(name: &str) -> Option<Classify> {
 /// The same shape with another element type.
 pub(super) fn with_element(ty: &Type, element: ScalarType) -> Type {
     match ty {
-        Type::Vector(vector) => Type::Vector(VectorType {
-            element,
-            dims: vector.dims.clone(),
-        }),
+        Type::Vector(vector) => Type::Vector(VectorType { element, dims: vector.dims.clone() }),
         _ => Type::Scalar(element),
     }
 }
@@ -330,11 +312,7 @@ impl<'m> Builder<'m> {
                 }
                 reader.end()?;
                 let wide = self.emit(OpKind::Convert(Convert::Bitcast), &[value], offset.clone());
-                return Ok(one(self.emit(
-                    OpKind::Binary(Binary::MulI),
-                    &[wide, stride],
-                    offset,
-                )));
+                return Ok(one(self.emit(OpKind::Binary(Binary::MulI), &[wide, stride], offset)));
             }
             _ => {}
         }
@@ -412,20 +390,13 @@ impl<'m> Builder<'m> {
             let operands = self.same_operands::<1>(reader)?;
             let ty = self.compared_type(reader, &operands, dialect, Class::Float)?;
             let result = with_element(&ty, ScalarType::I1);
-            return Ok(Some(one(self.emit(
-                OpKind::Classify(class),
-                &operands,
-                result,
-            ))));
+            return Ok(Some(one(self.emit(OpKind::Classify(class), &operands, result))));
         }
         match op {
             "fmaf" | "fmai" => {
                 self.element_flags(reader)?;
-                let (kind, class) = if op == "fmaf" {
-                    (Ternary::FmaF, Class::Float)
-                } else {
-                    (Ternary::FmaI, Class::Integer)
-                };
+                let (kind, class) =
+                    if op == "fmaf" { (Ternary::FmaF, Class::Float) } else { (Ternary::FmaI, Class::Integer) };
                 let operands = self.same_operands::<3>(reader)?;
                 let ty = self.element_type(reader, &operands, dialect, class)?;
                 Ok(Some(one(self.emit(OpKind::Ternary(kind), &operands, ty))))
@@ -477,10 +448,7 @@ impl<'m> Builder<'m> {
     }
 
     /// `%a, %b, ..`: exactly N.
-    pub(super) fn same_operands<const N: usize>(
-        &mut self,
-        reader: &mut Reader<'m>,
-    ) -> Built<[ValueId; N]> {
+    pub(super) fn same_operands<const N: usize>(&mut self, reader: &mut Reader<'m>) -> Built<[ValueId; N]> {
         let mut operands = [ValueId(0); N];
         for (at, operand) in operands.iter_mut().enumerate() {
             if at > 0 {
@@ -492,11 +460,7 @@ impl<'m> Builder<'m> {
     }
 
     /// `: T`, the type of every operand.
-    fn operand_type(
-        &mut self,
-        reader: &mut Reader<'m>,
-        operands: &[ValueId],
-    ) -> Built<(Type, Span)> {
+    fn operand_type(&mut self, reader: &mut Reader<'m>, operands: &[ValueId]) -> Built<(Type, Span)> {
         reader.expect(Kind::Colon)?;
         let span = reader.here();
         let ty = self.plain_type(reader)?;
@@ -506,76 +470,37 @@ impl<'m> Builder<'m> {
         Ok((ty, span))
     }
 
-    fn check_address(
-        &self,
-        reader: &Reader<'m>,
-        ty: &Type,
-        span: Span,
-        with_offset: bool,
-    ) -> Built<()> {
+    fn check_address(&self, reader: &Reader<'m>, ty: &Type, span: Span, with_offset: bool) -> Built<()> {
         match ty {
             Type::Scalar(ScalarType::Index) => Ok(()),
             Type::Scalar(ScalarType::Offset) if with_offset => Ok(()),
             _ => {
-                let legal = if with_offset {
-                    "index or offset"
-                } else {
-                    "index"
-                };
-                refuse(
-                    span,
-                    format!("`{}` takes {legal}, found {ty}", reader.name()),
-                )
+                let legal = if with_offset { "index or offset" } else { "index" };
+                refuse(span, format!("`{}` takes {legal}, found {ty}", reader.name()))
             }
         }
     }
 
-    fn check_class(
-        &self,
-        reader: &Reader<'m>,
-        ty: &Type,
-        span: Span,
-        dialect: Dialect,
-        class: Class,
-    ) -> Built<()> {
+    fn check_class(&self, reader: &Reader<'m>, ty: &Type, span: Span, dialect: Dialect, class: Class) -> Built<()> {
         let element = match (dialect, ty) {
             (Dialect::Vector, Type::Vector(vector)) => vector.element,
             (Dialect::Scalar, Type::Scalar(scalar)) => *scalar,
             (Dialect::Vector, _) => {
-                return refuse(
-                    span,
-                    format!("`{}` takes vectors, found {ty}", reader.name()),
-                );
+                return refuse(span, format!("`{}` takes vectors, found {ty}", reader.name()));
             }
             _ => {
-                return refuse(
-                    span,
-                    format!("`{}` takes scalars, found {ty}", reader.name()),
-                );
+                return refuse(span, format!("`{}` takes scalars, found {ty}", reader.name()));
             }
         };
-        let integer = (element.is_integer() && element != ScalarType::I1)
-            || (dialect == Dialect::Vector && element.is_address());
+        let integer =
+            (element.is_integer() && element != ScalarType::I1) || (dialect == Dialect::Vector && element.is_address());
         let (legal, says) = match class {
             Class::Integer => (integer, "i8, i16, i32 or i64"),
-            Class::Bits => (
-                integer || element == ScalarType::I1,
-                "i1, i8, i16, i32 or i64",
-            ),
-            Class::Float => (
-                element.is_float() && element.bits() >= 16,
-                "f16, bf16, f32 or f64",
-            ),
+            Class::Bits => (integer || element == ScalarType::I1, "i1, i8, i16, i32 or i64"),
+            Class::Float => (element.is_float() && element.bits() >= 16, "f16, bf16, f32 or f64"),
             Class::FloatBits => (element.is_float(), "a float"),
         };
-        if legal {
-            Ok(())
-        } else {
-            refuse(
-                span,
-                format!("`{}` takes {says}, found {ty}", reader.name()),
-            )
-        }
+        if legal { Ok(()) } else { refuse(span, format!("`{}` takes {says}, found {ty}", reader.name())) }
     }
 
     /// `: T` and the end of the op; `T` is of the class.
@@ -602,11 +527,7 @@ impl<'m> Builder<'m> {
     ) -> Built<Type> {
         let (ty, span) = self.operand_type(reader, operands)?;
         // Unlike arithmetic, comparison is defined on i1.
-        let class = if class == Class::Integer {
-            Class::Bits
-        } else {
-            class
-        };
+        let class = if class == Class::Integer { Class::Bits } else { class };
         self.check_class(reader, &ty, span, dialect, class)?;
         if dialect == Dialect::Vector {
             reader.expect(Kind::Arrow)?;
@@ -614,13 +535,7 @@ impl<'m> Builder<'m> {
             let mask = self.plain_type(reader)?;
             let expected = with_element(&ty, ScalarType::I1);
             if mask != expected {
-                return refuse(
-                    span,
-                    format!(
-                        "`{}`: the result is {expected}, found {mask}",
-                        reader.name()
-                    ),
-                );
+                return refuse(span, format!("`{}`: the result is {expected}, found {mask}", reader.name()));
             }
         }
         reader.end()?;
@@ -628,12 +543,7 @@ impl<'m> Builder<'m> {
     }
 
     /// `cmp pred, %a, %b : T`.
-    fn compare(
-        &mut self,
-        reader: &mut Reader<'m>,
-        dialect: Dialect,
-        integer: bool,
-    ) -> Built<Vec<Binding>> {
+    fn compare(&mut self, reader: &mut Reader<'m>, dialect: Dialect, integer: bool) -> Built<Vec<Binding>> {
         let kind = if integer {
             OpKind::CompareI(reader.choose(INT_PREDICATES, int_predicate)?)
         } else {
@@ -648,11 +558,7 @@ impl<'m> Builder<'m> {
             reader.end()?;
             ty
         } else {
-            let class = if integer {
-                Class::Integer
-            } else {
-                Class::Float
-            };
+            let class = if integer { Class::Integer } else { Class::Float };
             self.compared_type(reader, &operands, dialect, class)?
         };
         let result = with_element(&ty, ScalarType::I1);
@@ -660,12 +566,7 @@ impl<'m> Builder<'m> {
     }
 
     /// `op %x : From to To`.
-    fn convert_op(
-        &mut self,
-        reader: &mut Reader<'m>,
-        kind: Convert,
-        dialect: Dialect,
-    ) -> Built<Vec<Binding>> {
+    fn convert_op(&mut self, reader: &mut Reader<'m>, kind: Convert, dialect: Dialect) -> Built<Vec<Binding>> {
         let value = self.operand(reader)?;
         reader.expect(Kind::Colon)?;
         let span = reader.here();
@@ -678,41 +579,22 @@ impl<'m> Builder<'m> {
             (Dialect::Vector, Type::Vector(from), Type::Vector(to)) => (from.element, to.element),
             (Dialect::Scalar, Type::Scalar(from), Type::Scalar(to)) => (*from, *to),
             _ => {
-                let legal = if dialect == Dialect::Vector {
-                    "vectors"
-                } else {
-                    "scalars"
-                };
-                return refuse(
-                    span,
-                    format!("`{}` converts {legal}, found {from} to {to}", reader.name()),
-                );
+                let legal = if dialect == Dialect::Vector { "vectors" } else { "scalars" };
+                return refuse(span, format!("`{}` converts {legal}, found {from} to {to}", reader.name()));
             }
         };
         if let Err(says) = check_convert(kind, from_element, to_element) {
-            return refuse(
-                span,
-                format!("`{}` {says}, found {from} to {to}", reader.name()),
-            );
+            return refuse(span, format!("`{}` {says}, found {from} to {to}", reader.name()));
         }
-        let bits = |ty: &Type, element: ScalarType| {
-            ty.lanes().map(|lanes| lanes * u64::from(element.bits()))
-        };
+        let bits = |ty: &Type, element: ScalarType| ty.lanes().map(|lanes| lanes * u64::from(element.bits()));
         let fits = if kind == Convert::Bitcast {
             bits(&from, from_element) == bits(&to, to_element)
         } else {
             from.lanes() == to.lanes() && with_element(&from, to_element) == to
         };
         if !fits {
-            let what = if kind == Convert::Bitcast {
-                "total bits"
-            } else {
-                "shape"
-            };
-            return refuse(
-                span,
-                format!("`{}` keeps the {what}, found {from} to {to}", reader.name()),
-            );
+            let what = if kind == Convert::Bitcast { "total bits" } else { "shape" };
+            return refuse(span, format!("`{}` keeps the {what}, found {from} to {to}", reader.name()));
         }
         if from == to {
             return Ok(one(value));
@@ -729,13 +611,7 @@ impl<'m> Builder<'m> {
         let result = self.plain_type(reader)?;
         reader.end()?;
         let (Some(from), Some(to)) = (self.ty(value).scalar(), result.scalar()) else {
-            return refuse(
-                span,
-                format!(
-                    "`index.cast` converts scalars, found {} to {result}",
-                    self.ty(value)
-                ),
-            );
+            return refuse(span, format!("`index.cast` converts scalars, found {} to {result}", self.ty(value)));
         };
         if from.is_float() || to.is_float() || !(from.is_address() || to.is_address()) {
             let message = format!(
@@ -749,20 +625,14 @@ impl<'m> Builder<'m> {
         let kind = match (from.bits().cmp(&to.bits()), from, to) {
             (std::cmp::Ordering::Equal, _, _) => Convert::Bitcast,
             (std::cmp::Ordering::Greater, _, _) => Convert::TruncI,
-            (std::cmp::Ordering::Less, ScalarType::I1, _) | (_, _, ScalarType::Offset) => {
-                Convert::ExtUI
-            }
+            (std::cmp::Ordering::Less, ScalarType::I1, _) | (_, _, ScalarType::Offset) => Convert::ExtUI,
             (std::cmp::Ordering::Less, _, _) => Convert::ExtSI,
         };
         Ok(one(self.emit(OpKind::Convert(kind), &[value], result)))
     }
 
     /// `constant lit : T`.
-    pub(super) fn constant_op(
-        &mut self,
-        reader: &mut Reader<'m>,
-        dialect: Dialect,
-    ) -> Built<Vec<Binding>> {
+    pub(super) fn constant_op(&mut self, reader: &mut Reader<'m>, dialect: Dialect) -> Built<Vec<Binding>> {
         let (literal, literal_span) = self.literal(reader)?;
         reader.expect(Kind::Colon)?;
         let span = reader.here();
@@ -772,16 +642,10 @@ impl<'m> Builder<'m> {
             (Dialect::Scalar, Type::Scalar(scalar)) if !scalar.is_address() => *scalar,
             (Dialect::Vector, Type::Vector(vector)) => vector.element,
             (Dialect::Index, _) => {
-                return refuse(
-                    span,
-                    format!("`index.constant` is an index or offset, found {ty}"),
-                );
+                return refuse(span, format!("`index.constant` is an index or offset, found {ty}"));
             }
             (Dialect::Scalar, _) => {
-                return refuse(
-                    span,
-                    format!("`scalar.constant` is an integer or float, found {ty}"),
-                );
+                return refuse(span, format!("`scalar.constant` is an integer or float, found {ty}"));
             }
             (Dialect::Vector, _) => {
                 return refuse(span, format!("`vector.constant` is a vector, found {ty}"));
@@ -800,13 +664,12 @@ impl<'m> Builder<'m> {
             Ordered,
             Through(Binary, Binary),
         }
-        let mode =
-            self.keyword_and_flags(reader, "one of ordered, number, ieee", |word| match word {
-                "ordered" => Some(Mode::Ordered),
-                "number" => Some(Mode::Through(Binary::MaxNumF, Binary::MinNumF)),
-                "ieee" => Some(Mode::Through(Binary::MaximumF, Binary::MinimumF)),
-                _ => None,
-            })?;
+        let mode = self.keyword_and_flags(reader, "one of ordered, number, ieee", |word| match word {
+            "ordered" => Some(Mode::Ordered),
+            "number" => Some(Mode::Through(Binary::MaxNumF, Binary::MinNumF)),
+            "ieee" => Some(Mode::Through(Binary::MaximumF, Binary::MinimumF)),
+            _ => None,
+        })?;
         let operands = self.same_operands::<3>(reader)?;
         let ty = self.element_type(reader, &operands, dialect, Class::Float)?;
         let [value, low, high] = operands;
@@ -820,13 +683,12 @@ impl<'m> Builder<'m> {
     }
 
     fn gelu(&mut self, reader: &mut Reader<'m>, dialect: Dialect) -> Built<Vec<Binding>> {
-        let form =
-            self.keyword_and_flags(reader, "one of erf, tanh, logistic", |word| match word {
-                "erf" => Some(Some(Unary::GeluErfF)),
-                "tanh" => Some(Some(Unary::GeluTanhF)),
-                "logistic" => Some(None),
-                _ => None,
-            })?;
+        let form = self.keyword_and_flags(reader, "one of erf, tanh, logistic", |word| match word {
+            "erf" => Some(Some(Unary::GeluErfF)),
+            "tanh" => Some(Some(Unary::GeluTanhF)),
+            "logistic" => Some(None),
+            _ => None,
+        })?;
         let operands = self.same_operands::<1>(reader)?;
         let span = reader.here();
         let attributes = reader.dictionary()?;
@@ -835,23 +697,13 @@ impl<'m> Builder<'m> {
             (Some(kind), []) => Ok(one(self.emit(OpKind::Unary(kind), &operands, ty))),
             (None, [entry]) if entry.key == "scale" => {
                 let Attribute::Float(scale) = entry.value else {
-                    return refuse(
-                        entry.value_span,
-                        "the `scale` of `geluf<logistic>` is a float",
-                    );
+                    return refuse(entry.value_span, "the `scale` of `geluf<logistic>` is a float");
                 };
                 let element = ty.element().unwrap_or(ScalarType::F32);
                 let scale = self.constant(ty.clone(), crate::eval::from_f64(element, scale));
-                Ok(one(self.emit(
-                    OpKind::Binary(Binary::GeluLogisticF),
-                    &[operands[0], scale],
-                    ty,
-                )))
+                Ok(one(self.emit(OpKind::Binary(Binary::GeluLogisticF), &[operands[0], scale], ty)))
             }
-            (None, _) => refuse(
-                span,
-                "`geluf<logistic>` needs exactly `{scale = 1.702}` or another float",
-            ),
+            (None, _) => refuse(span, "`geluf<logistic>` needs exactly `{scale = 1.702}` or another float"),
             (Some(_), _) => refuse(span, "only `geluf<logistic>` has attributes"),
         }
     }
@@ -866,10 +718,7 @@ impl<'m> Builder<'m> {
                 ("offset", Attribute::Int(bits)) => offset = Some(*bits),
                 ("width", Attribute::Int(bits)) => width = Some(*bits),
                 _ => {
-                    return refuse(
-                        entry.span,
-                        "legal here: `offset` and `width`, both integers",
-                    );
+                    return refuse(entry.span, "legal here: `offset` and `width`, both integers");
                 }
             }
         }
@@ -880,20 +729,14 @@ impl<'m> Builder<'m> {
         let result = self.plain_type(reader)?;
         reader.end()?;
         if result != ty {
-            return refuse(
-                result_span,
-                format!("`{}` keeps its type {ty}, found {result}", reader.name()),
-            );
+            return refuse(result_span, format!("`{}` keeps its type {ty}, found {result}", reader.name()));
         }
         let bits = i64::from(ty.element().unwrap_or(ScalarType::I32).bits());
         let (Some(offset), Some(width)) = (offset, width) else {
             return refuse(span, "needs `{offset = .., width = ..}`");
         };
         if offset < 0 || width < 1 || offset.checked_add(width).is_none_or(|end| end > bits) {
-            return refuse(
-                span,
-                format!("bits {offset} to {offset} + {width} are not inside {bits} bits"),
-            );
+            return refuse(span, format!("bits {offset} to {offset} + {width} are not inside {bits} bits"));
         }
         let up = self.constant(ty.clone(), (bits - offset - width) as u64);
         let down = self.constant(ty.clone(), (bits - width) as u64);
@@ -917,9 +760,6 @@ impl<'m> Builder<'m> {
             self.typed(reader, *operand)?;
         }
         reader.end()?;
-        Ok(operands
-            .into_iter()
-            .map(|(value, _)| Binding::Value(value))
-            .collect())
+        Ok(operands.into_iter().map(|(value, _)| Binding::Value(value)).collect())
     }
 }

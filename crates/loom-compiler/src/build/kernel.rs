@@ -81,11 +81,8 @@ impl<'m> Builder<'m> {
         let config = reader.region()?;
         reader.expect_word("launch")?;
         // Before June 2026 one list stood for both.
-        let launch_signature = if reader.peek() == Some(Kind::ParenOpen) {
-            Some(self.signature(&mut reader)?)
-        } else {
-            None
-        };
+        let launch_signature =
+            if reader.peek() == Some(Kind::ParenOpen) { Some(self.signature(&mut reader)?) } else { None };
         let where_at = reader.clone();
         if reader.accept_word("where") {
             while reader.peek().is_some_and(|kind| kind != Kind::BraceOpen) {
@@ -101,10 +98,7 @@ impl<'m> Builder<'m> {
         if launch_signature.is_some() {
             for (ty, (name, span)) in types.iter().zip(&workload_signature.parameters) {
                 if *ty == Type::Buffer {
-                    return refuse(
-                        *span,
-                        format!("a workload argument is a scalar; `%{name}` is a buffer"),
-                    );
+                    return refuse(*span, format!("a workload argument is a scalar; `%{name}` is a buffer"));
                 }
             }
         }
@@ -115,11 +109,7 @@ impl<'m> Builder<'m> {
         self.push(OpKind::Yield, &launch[..3], Vec::new(), Vec::new());
         let mut launch_body = self.take_body();
         simplify::remove_dead(&mut launch_body);
-        let launch = LaunchProgram {
-            workload,
-            workgroup_size,
-            body: launch_body,
-        };
+        let launch = LaunchProgram { workload, workgroup_size, body: launch_body };
 
         self.place = Place::Device;
         self.workgroup_size = (self.mode == Mode::Specialise).then_some(workgroup_size);
@@ -143,14 +133,7 @@ impl<'m> Builder<'m> {
         let mut body = self.take_body();
         simplify::remove_dead(&mut body);
         let workgroup_bytes = workgroup_bytes(&body);
-        Ok(Kernel {
-            name,
-            parameters,
-            launch,
-            workgroup_size,
-            workgroup_bytes,
-            body,
-        })
+        Ok(Kernel { name, parameters, launch, workgroup_size, workgroup_bytes, body })
     }
 
     /// `[retain] [target(@t)] [export("name")] [linkage(..)] @sym`: the kernel's name.
@@ -161,8 +144,8 @@ impl<'m> Builder<'m> {
                 let (symbol, _) = reader.symbol()?;
                 return Ok(export.unwrap_or_else(|| symbol.to_owned()));
             }
-            let (word, span) = reader
-                .word("retain, target(@t), export(\"name\"), linkage(..) or the kernel's symbol")?;
+            let (word, span) =
+                reader.word("retain, target(@t), export(\"name\"), linkage(..) or the kernel's symbol")?;
             match word {
                 "retain" => {}
                 "export" => {
@@ -175,9 +158,8 @@ impl<'m> Builder<'m> {
                 }
                 "linkage" => {
                     reader.expect(Kind::ParenOpen)?;
-                    reader.choose("default or dso_local", |word| {
-                        matches!(word, "default" | "dso_local").then_some(())
-                    })?;
+                    reader
+                        .choose("default or dso_local", |word| matches!(word, "default" | "dso_local").then_some(()))?;
                     reader.expect(Kind::ParenClose)?;
                 }
                 "target" => {
@@ -189,9 +171,7 @@ impl<'m> Builder<'m> {
                 _ => {
                     return refuse(
                         span,
-                        format!(
-                            "`{word}` is no modifier of a kernel; legal: retain, target, export, linkage"
-                        ),
+                        format!("`{word}` is no modifier of a kernel; legal: retain, target, export, linkage"),
                     );
                 }
             }
@@ -204,32 +184,22 @@ impl<'m> Builder<'m> {
         let Some(op) = module.symbols.get(symbol).map(|at| &module.ops[*at]) else {
             return refuse(
                 span,
-                format!(
-                    "`@{symbol}` is not defined; a target is a record such as `target.generic<reference> @t`"
-                ),
+                format!("`@{symbol}` is not defined; a target is a record such as `target.generic<reference> @t`"),
             );
         };
         let kind = module.op_name(op);
         if !(kind.ends_with(".target") || kind.starts_with("target.")) {
-            return refuse(
-                span,
-                format!("`@{symbol}` is a `{kind}`, not a target record"),
-            );
+            return refuse(span, format!("`@{symbol}` is a `{kind}`, not a target record"));
         }
         if kind.starts_with("aie2p") {
-            return refuse(
-                span,
-                format!("`@{symbol}` is an NPU: its kernels have no work-items"),
-            );
+            return refuse(span, format!("`@{symbol}` is an NPU: its kernels have no work-items"));
         }
         let mut reader = self.reader(op);
         while reader.peek().is_some_and(|kind| kind != Kind::BraceOpen) {
             reader.at += 1;
         }
         for entry in reader.dictionary()? {
-            if entry.key == "subgroup_size"
-                && entry.value != Attribute::Int(i64::from(SUBGROUP_SIZE))
-            {
+            if entry.key == "subgroup_size" && entry.value != Attribute::Int(i64::from(SUBGROUP_SIZE)) {
                 return refuse(
                     span,
                     format!(
@@ -242,11 +212,7 @@ impl<'m> Builder<'m> {
     }
 
     /// Entry arguments and their names.
-    fn arguments(
-        &mut self,
-        names: &[(&'m str, Span)],
-        types: &[Type],
-    ) -> Built<Vec<(&'m str, Span, Binding)>> {
+    fn arguments(&mut self, names: &[(&'m str, Span)], types: &[Type]) -> Built<Vec<(&'m str, Span, Binding)>> {
         if let Some((_, span)) = names.get(MAX_PARAMETERS) {
             return refuse(*span, format!("more than {MAX_PARAMETERS} arguments"));
         }
@@ -262,11 +228,7 @@ impl<'m> Builder<'m> {
     /// `workgroups(%x, %y, %z) workgroup_size(%x, %y, %z) [cluster_size(%x, %y, %z)] : index`: counts, then sizes.
     pub(super) fn launch_config(&mut self, reader: &mut Reader<'m>) -> Built<Vec<ValueId>> {
         let mut values = Vec::new();
-        for (clause, optional) in [
-            ("workgroups", false),
-            ("workgroup_size", false),
-            ("cluster_size", true),
-        ] {
+        for (clause, optional) in [("workgroups", false), ("workgroup_size", false), ("cluster_size", true)] {
             if optional && reader.peek() == Some(Kind::Colon) {
                 break;
             }
@@ -302,18 +264,12 @@ impl<'m> Builder<'m> {
             match self.constant_of(*size) {
                 Some(value @ 1..=1024) => *constant = value as u32,
                 Some(value) => {
-                    let message = format!(
-                        "a workgroup size is 1 to {MAX_WORKGROUP_ITEMS}, found {}",
-                        value as i64
-                    );
+                    let message = format!("a workgroup size is 1 to {MAX_WORKGROUP_ITEMS}, found {}", value as i64);
                     return refuse(self.span, message);
                 }
                 None if self.mode == Mode::Verify => {}
                 None => {
-                    return refuse(
-                        self.span,
-                        "the workgroup size must be constant once config is bound",
-                    );
+                    return refuse(self.span, "the workgroup size must be constant once config is bound");
                 }
             }
         }
@@ -336,10 +292,7 @@ impl<'m> Builder<'m> {
         if self.place == Place::Launch {
             return refuse(
                 reader.span(),
-                format!(
-                    "`{}`: the launch-config region runs on the host, before there are work-items",
-                    reader.name()
-                ),
+                format!("`{}`: the launch-config region runs on the host, before there are work-items", reader.name()),
             );
         }
         match op {
@@ -405,11 +358,7 @@ impl<'m> Builder<'m> {
         }
     }
 
-    fn axis_id(
-        &mut self,
-        reader: &mut Reader<'m>,
-        kind: fn(Axis) -> IdKind,
-    ) -> Built<Vec<Binding>> {
+    fn axis_id(&mut self, reader: &mut Reader<'m>, kind: fn(Axis) -> IdKind) -> Built<Vec<Binding>> {
         let axis = reader.keyword(AXES, axis)?;
         self.place_id(reader, kind(axis))
     }
@@ -426,9 +375,7 @@ impl<'m> Builder<'m> {
             IdKind::WorkItem(axis) if size[axis.index()] == 1 => return Ok(one(self.index(0))),
             IdKind::Subgroup if items <= SUBGROUP_SIZE => return Ok(one(self.index(0))),
             IdKind::Dispatch(axis) if size[axis.index()] == 1 => IdKind::WorkGroup(axis),
-            IdKind::SubgroupLane if items <= SUBGROUP_SIZE && size[0] == items => {
-                IdKind::WorkItem(Axis::X)
-            }
+            IdKind::SubgroupLane if items <= SUBGROUP_SIZE && size[0] == items => IdKind::WorkItem(Axis::X),
             kind => kind,
         };
         if kind == IdKind::WorkItem(Axis::X) && items == 1 {
@@ -452,10 +399,7 @@ impl<'m> Builder<'m> {
                     ("scope", Attribute::Word(word)) => scope = Some(word),
                     ("ordering", Attribute::Word(word)) => ordering = Some(word),
                     _ => {
-                        return refuse(
-                            entry.span,
-                            "legal here: `scope` and `ordering`, each a keyword",
-                        );
+                        return refuse(entry.span, "legal here: `scope` and `ordering`, each a keyword");
                     }
                 }
             }
@@ -475,9 +419,7 @@ impl<'m> Builder<'m> {
         let scope = match (space, scope, ordering) {
             (false, Some("workgroup"), Some("acq_rel")) => BarrierScope::Workgroup,
             (false, Some("subgroup"), Some("acq_rel")) => BarrierScope::Subgroup,
-            (true, Some("workgroup"), Some("acquire" | "release" | "acq_rel")) => {
-                BarrierScope::Workgroup
-            }
+            (true, Some("workgroup"), Some("acquire" | "release" | "acq_rel")) => BarrierScope::Workgroup,
             _ => {
                 return refuse(
                     span,
@@ -521,23 +463,13 @@ impl<'m> Builder<'m> {
         if let Some(width) = self.constant_of(operands[2])
             && (!width.is_power_of_two() || width > u64::from(SUBGROUP_SIZE))
         {
-            let message = format!(
-                "a shuffle's width divides {SUBGROUP_SIZE}, found {}",
-                eval::signed(ScalarType::I32, width)
-            );
+            let message =
+                format!("a shuffle's width divides {SUBGROUP_SIZE}, found {}", eval::signed(ScalarType::I32, width));
             return refuse(span, message);
         }
         let ty = self.ty(value).clone();
-        let results = vec![
-            self.new_value(ty),
-            self.new_value(Type::Scalar(ScalarType::I1)),
-        ];
-        self.push(
-            OpKind::SubgroupShuffle(mode),
-            &operands,
-            results.clone(),
-            Vec::new(),
-        );
+        let results = vec![self.new_value(ty), self.new_value(Type::Scalar(ScalarType::I1))];
+        self.push(OpKind::SubgroupShuffle(mode), &operands, results.clone(), Vec::new());
         Ok(results.into_iter().map(Binding::Value).collect())
     }
 
@@ -549,24 +481,15 @@ impl<'m> Builder<'m> {
         let (mut size, mut stride) = (SUBGROUP_SIZE, 1);
         for entry in reader.dictionary()? {
             let number = match (&entry.value, entry.key) {
-                (Attribute::Int(number), "cluster_size" | "cluster_stride") => {
-                    u32::try_from(*number).ok()
-                }
+                (Attribute::Int(number), "cluster_size" | "cluster_stride") => u32::try_from(*number).ok(),
                 _ => None,
             };
-            let Some(number) =
-                number.filter(|number| number.is_power_of_two() && *number <= SUBGROUP_SIZE)
-            else {
-                let message = format!(
-                    "legal here: `cluster_size` and `cluster_stride`, powers of two up to {SUBGROUP_SIZE}"
-                );
+            let Some(number) = number.filter(|number| number.is_power_of_two() && *number <= SUBGROUP_SIZE) else {
+                let message =
+                    format!("legal here: `cluster_size` and `cluster_stride`, powers of two up to {SUBGROUP_SIZE}");
                 return refuse(entry.span, message);
             };
-            if entry.key == "cluster_size" {
-                size = number
-            } else {
-                stride = number
-            }
+            if entry.key == "cluster_size" { size = number } else { stride = number }
         }
         reader.expect(Kind::Colon)?;
         self.typed(reader, value)?;
@@ -574,57 +497,27 @@ impl<'m> Builder<'m> {
         if size * stride > SUBGROUP_SIZE {
             return refuse(
                 span,
-                format!(
-                    "{size} lanes at a distance of {stride} do not fit a subgroup of {SUBGROUP_SIZE}"
-                ),
+                format!("{size} lanes at a distance of {stride} do not fit a subgroup of {SUBGROUP_SIZE}"),
             );
         }
         let element = self.check_exchanged(reader, value, span)?;
         self.check_combine(reader, combine, element, span)?;
         let ty = self.ty(value).clone();
-        Ok(one(self.emit_here(
-            OpKind::SubgroupReduce {
-                combine,
-                size,
-                stride,
-            },
-            &[value],
-            ty,
-        )))
+        Ok(one(self.emit_here(OpKind::SubgroupReduce { combine, size, stride }, &[value], ty)))
     }
 }
 
 fn parameters(names: &[(&str, Span)], types: &[Type]) -> Vec<Parameter> {
-    let kind = |ty: &Type| {
-        ty.scalar()
-            .map_or(ParameterKind::Buffer, ParameterKind::Scalar)
-    };
-    names
-        .iter()
-        .zip(types)
-        .map(|((name, _), ty)| Parameter {
-            name: (*name).to_owned(),
-            kind: kind(ty),
-        })
-        .collect()
+    let kind = |ty: &Type| ty.scalar().map_or(ParameterKind::Buffer, ParameterKind::Scalar);
+    names.iter().zip(types).map(|((name, _), ty)| Parameter { name: (*name).to_owned(), kind: kind(ty) }).collect()
 }
 
 /// Bytes of workgroup memory that the remaining ops ask for.
 fn workgroup_bytes(body: &Body) -> u64 {
     let space = |op: &Op| match op.kind {
-        OpKind::Alloca {
-            space: crate::ops::Space::Workgroup,
-            align,
-            bytes,
-        } => Some((align, bytes)),
+        OpKind::Alloca { space: crate::ops::Space::Workgroup, align, bytes } => Some((align, bytes)),
         _ => None,
     };
-    let allocations = body
-        .blocks
-        .iter()
-        .flat_map(|block| &block.ops)
-        .filter_map(space);
-    allocations.fold(0u64, |total, (align, bytes)| {
-        total.next_multiple_of(align).saturating_add(bytes)
-    })
+    let allocations = body.blocks.iter().flat_map(|block| &block.ops).filter_map(space);
+    allocations.fold(0u64, |total, (align, bytes)| total.next_multiple_of(align).saturating_add(bytes))
 }

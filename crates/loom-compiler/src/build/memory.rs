@@ -18,16 +18,7 @@ const MAX_WORKGROUP_BYTES: u64 = 1 << 20;
 const MAX_PRIVATE_BYTES: u64 = 1 << 16;
 
 /// The memory spaces of the language.
-const SPACES: [&str; 8] = [
-    "unknown",
-    "global",
-    "workgroup",
-    "private",
-    "constant",
-    "host",
-    "descriptor",
-    "generic",
-];
+const SPACES: [&str; 8] = ["unknown", "global", "workgroup", "private", "constant", "host", "descriptor", "generic"];
 
 /// Attributes that only hint at caches; any value is accepted.
 const CACHE_KEYS: [&str; 2] = ["cache_scope", "cache_temporal"];
@@ -85,7 +76,10 @@ impl<'m> Builder<'m> {
             "assume.noalias" | "assume.alignment" | "assume.memory_space" | "assume.same_root" => {
                 self.assume_buffer(reader, op)
             }
-            _ => self.unknown(reader, "buffer.view, alloca, assume.noalias, assume.alignment, assume.memory_space, assume.same_root"),
+            _ => self.unknown(
+                reader,
+                "buffer.view, alloca, assume.noalias, assume.alignment, assume.memory_space, assume.same_root",
+            ),
         }
     }
 
@@ -94,10 +88,7 @@ impl<'m> Builder<'m> {
         let value = self.operand(reader)?;
         match self.ty(value) {
             Type::View(view) => Ok((value, view.clone(), span)),
-            other => refuse(
-                span,
-                format!("`{}`: expected a view, found {other}", reader.name()),
-            ),
+            other => refuse(span, format!("`{}`: expected a view, found {other}", reader.name())),
         }
     }
 
@@ -106,13 +97,7 @@ impl<'m> Builder<'m> {
         let span = reader.here();
         let buffer = self.operand(reader)?;
         if *self.ty(buffer) != Type::Buffer {
-            return refuse(
-                span,
-                format!(
-                    "`buffer.view`: expected a buffer, found {}",
-                    self.ty(buffer)
-                ),
-            );
+            return refuse(span, format!("`buffer.view`: expected a buffer, found {}", self.ty(buffer)));
         }
         reader.expect(Kind::BracketOpen)?;
         let offset_span = reader.here();
@@ -136,11 +121,7 @@ impl<'m> Builder<'m> {
         };
         reader.end()?;
         let view = self.place(view, layout)?;
-        Ok(one(self.emit(
-            OpKind::BufferView,
-            &[buffer, offset],
-            Type::View(view),
-        )))
+        Ok(one(self.emit(OpKind::BufferView, &[buffer, offset], Type::View(view))))
     }
 
     /// `buffer.alloca<space> align(A) %bytes : buffer`, or `%bytes {base_alignment = A, memory_space = space}`.
@@ -162,9 +143,7 @@ impl<'m> Builder<'m> {
         for entry in reader.dictionary()? {
             match (entry.key, &entry.value) {
                 ("base_alignment", Attribute::Int(value)) => align = (*value, entry.value_span),
-                ("memory_space", Attribute::Word(word)) if space.is_none() => {
-                    space = Some((*word, entry.value_span))
-                }
+                ("memory_space", Attribute::Word(word)) if space.is_none() => space = Some((*word, entry.value_span)),
                 _ => {
                     return refuse(
                         entry.span,
@@ -183,38 +162,23 @@ impl<'m> Builder<'m> {
             Some(("workgroup", _)) => Space::Workgroup,
             Some(("private", _)) => Space::Private,
             Some((other, span)) => {
-                return refuse(
-                    span,
-                    format!("a kernel allocates workgroup or private memory, found `{other}`"),
-                );
+                return refuse(span, format!("a kernel allocates workgroup or private memory, found `{other}`"));
             }
             None => {
-                return refuse(
-                    reader.span(),
-                    "`buffer.alloca` needs a memory space: workgroup or private",
-                );
+                return refuse(reader.span(), "`buffer.alloca` needs a memory space: workgroup or private");
             }
         };
         let align = match u64::try_from(align.0) {
             Ok(value) if value.is_power_of_two() && value <= 4096 => value,
             _ => {
-                return refuse(
-                    align.1,
-                    format!(
-                        "an alignment is a power of two from 1 to 4096, found {}",
-                        align.0
-                    ),
-                );
+                return refuse(align.1, format!("an alignment is a power of two from 1 to 4096, found {}", align.0));
             }
         };
         let bytes = match self.constant_of(bytes) {
             Some(bytes) => bytes,
             None if self.mode == Mode::Verify => 0,
             None => {
-                return refuse(
-                    bytes_span,
-                    "the size of scratch must be constant once config is bound",
-                );
+                return refuse(bytes_span, "the size of scratch must be constant once config is bound");
             }
         };
         let (total, limit) = match space {
@@ -225,21 +189,11 @@ impl<'m> Builder<'m> {
         if sum > limit {
             return refuse(
                 bytes_span,
-                format!(
-                    "at most {limit} bytes may be allocated in this space; with this it is {sum}"
-                ),
+                format!("at most {limit} bytes may be allocated in this space; with this it is {sum}"),
             );
         }
         *total = sum;
-        Ok(one(self.emit_here(
-            OpKind::Alloca {
-                space,
-                align,
-                bytes,
-            },
-            &[],
-            Type::Buffer,
-        )))
+        Ok(one(self.emit_here(OpKind::Alloca { space, align, bytes }, &[], Type::Buffer)))
     }
 
     /// Promises about buffers: the results are the operands.
@@ -262,23 +216,13 @@ impl<'m> Builder<'m> {
                 _ => false,
             };
             if !legal {
-                return refuse(
-                    entry.value_span,
-                    format!("`{}` does not take this attribute value", reader.name()),
-                );
+                return refuse(entry.value_span, format!("`{}` does not take this attribute value", reader.name()));
             }
         }
         reader.expect(Kind::Colon)?;
         for (at, (operand, span)) in operands.iter().enumerate() {
             if *self.ty(*operand) != Type::Buffer {
-                return refuse(
-                    *span,
-                    format!(
-                        "`{}`: expected a buffer, found {}",
-                        reader.name(),
-                        self.ty(*operand)
-                    ),
-                );
+                return refuse(*span, format!("`{}`: expected a buffer, found {}", reader.name(), self.ty(*operand)));
             }
             // `same_root` names one type for its one result.
             if at > 0 && !reader.accept(Kind::Comma) {
@@ -287,15 +231,8 @@ impl<'m> Builder<'m> {
             self.typed(reader, *operand)?;
         }
         reader.end()?;
-        let results = if op == "assume.same_root" {
-            &operands[..1]
-        } else {
-            &operands[..]
-        };
-        Ok(results
-            .iter()
-            .map(|(value, _)| Binding::Value(*value))
-            .collect())
+        let results = if op == "assume.same_root" { &operands[..1] } else { &operands[..] };
+        Ok(results.iter().map(|(value, _)| Binding::Value(*value)).collect())
     }
 
     /// `view.*`.
@@ -319,20 +256,11 @@ impl<'m> Builder<'m> {
     }
 
     /// One index per dimension of the view, those that are known inside their extent.
-    fn view_indices(
-        &mut self,
-        reader: &mut Reader<'m>,
-        view: &ViewType,
-        span: Span,
-    ) -> Built<Vec<ValueId>> {
+    fn view_indices(&mut self, reader: &mut Reader<'m>, view: &ViewType, span: Span) -> Built<Vec<ValueId>> {
         let indices = self.indices(reader)?;
         if indices.len() != view.dims.len() {
-            let message = format!(
-                "`{}`: {} indices for a view of rank {}",
-                reader.name(),
-                indices.len(),
-                view.dims.len()
-            );
+            let message =
+                format!("`{}`: {} indices for a view of rank {}", reader.name(), indices.len(), view.dims.len());
             return refuse(span, message);
         }
         for ((index, span), dim) in indices.iter().zip(&view.dims) {
@@ -357,47 +285,24 @@ impl<'m> Builder<'m> {
     fn cache_hints(&self, reader: &mut Reader<'m>) -> Built<()> {
         for entry in reader.dictionary()? {
             if !CACHE_KEYS.contains(&entry.key) || !matches!(entry.value, Attribute::Word(_)) {
-                return refuse(
-                    entry.span,
-                    "legal here: `cache_scope` and `cache_temporal`, each a keyword",
-                );
+                return refuse(entry.span, "legal here: `cache_scope` and `cache_temporal`, each a keyword");
             }
         }
         Ok(())
     }
 
     /// A vector access covers the trailing axes of the view.
-    fn check_vector(
-        &self,
-        reader: &Reader<'m>,
-        vector: &Type,
-        view: &ViewType,
-        span: Span,
-    ) -> Built<()> {
+    fn check_vector(&self, reader: &Reader<'m>, vector: &Type, view: &ViewType, span: Span) -> Built<()> {
         let Type::Vector(VectorType { element, dims }) = vector else {
-            return refuse(
-                span,
-                format!(
-                    "`{}`: expected a vector type, found {vector}",
-                    reader.name()
-                ),
-            );
+            return refuse(span, format!("`{}`: expected a vector type, found {vector}", reader.name()));
         };
         if *element != view.element {
-            let message = format!(
-                "`{}`: elements are {element}, those of the view {}",
-                reader.name(),
-                view.element
-            );
+            let message = format!("`{}`: elements are {element}, those of the view {}", reader.name(), view.element);
             return refuse(span, message);
         }
         if dims.len() > view.dims.len() {
-            let message = format!(
-                "`{}`: a vector of rank {} in a view of rank {}",
-                reader.name(),
-                dims.len(),
-                view.dims.len()
-            );
+            let message =
+                format!("`{}`: a vector of rank {} in a view of rank {}", reader.name(), dims.len(), view.dims.len());
             return refuse(span, message);
         }
         let trailing = &view.dims[view.dims.len() - dims.len()..];
@@ -405,13 +310,7 @@ impl<'m> Builder<'m> {
             if let (Some(lanes), Some(extent)) = (lanes.constant(), extent.constant())
                 && lanes > extent
             {
-                return refuse(
-                    span,
-                    format!(
-                        "`{}`: {lanes} lanes along an extent of {extent}",
-                        reader.name()
-                    ),
-                );
+                return refuse(span, format!("`{}`: {lanes} lanes along an extent of {extent}", reader.name()));
             }
         }
         Ok(())
@@ -432,10 +331,7 @@ impl<'m> Builder<'m> {
         if vector {
             self.check_vector(reader, &result, &ty, span)?;
         } else if result != Type::Scalar(ty.element) {
-            return refuse(
-                span,
-                format!("`view.load`: elements are {}, found {result}", ty.element),
-            );
+            return refuse(span, format!("`view.load`: elements are {}, found {result}", ty.element));
         }
         let mut operands = vec![view];
         operands.extend(indices);
@@ -460,10 +356,7 @@ impl<'m> Builder<'m> {
             self.check_vector(reader, self.ty(value), &ty, value_span)?;
         } else if *self.ty(value) != Type::Scalar(ty.element) {
             let found = self.ty(value);
-            return refuse(
-                value_span,
-                format!("`view.store`: elements are {}, found {found}", ty.element),
-            );
+            return refuse(value_span, format!("`view.store`: elements are {}, found {found}", ty.element));
         }
         let mut operands = vec![value, view];
         operands.extend(indices);
@@ -471,23 +364,10 @@ impl<'m> Builder<'m> {
         Ok(Vec::new())
     }
 
-    fn check_mask(
-        &self,
-        reader: &Reader<'m>,
-        mask: ValueId,
-        span: Span,
-        vector: &Type,
-    ) -> Built<()> {
+    fn check_mask(&self, reader: &Reader<'m>, mask: ValueId, span: Span, vector: &Type) -> Built<()> {
         let expected = with_element(vector, ScalarType::I1);
         if *self.ty(mask) != expected {
-            return refuse(
-                span,
-                format!(
-                    "`{}`: the mask is {expected}, found {}",
-                    reader.name(),
-                    self.ty(mask)
-                ),
-            );
+            return refuse(span, format!("`{}`: the mask is {expected}, found {}", reader.name(), self.ty(mask)));
         }
         Ok(())
     }
@@ -569,11 +449,7 @@ impl<'m> Builder<'m> {
         result.strides = ty.strides;
         let mut operands = vec![view];
         operands.extend(indices);
-        Ok(one(self.emit(
-            OpKind::Subview,
-            &operands,
-            Type::View(result),
-        )))
+        Ok(one(self.emit(OpKind::Subview, &operands, Type::View(result))))
     }
 
     /// `%v : view -> view`: other extents for the same bytes.
@@ -596,11 +472,7 @@ impl<'m> Builder<'m> {
             );
             return refuse(span, message);
         }
-        result.strides = if dense {
-            self.dense_strides(&result.dims)?
-        } else {
-            ty.strides
-        };
+        result.strides = if dense { self.dense_strides(&result.dims)? } else { ty.strides };
         Ok(one(self.emit(OpKind::Refine, &[view], Type::View(result))))
     }
 }

@@ -102,21 +102,14 @@ pub(crate) struct Builder<'m> {
 
 impl<'m> Builder<'m> {
     /// Nothing built yet.
-    pub(crate) fn new(
-        module: &'m Module,
-        config: &'m BTreeMap<String, String>,
-        mode: Mode,
-    ) -> Self {
+    pub(crate) fn new(module: &'m Module, config: &'m BTreeMap<String, String>, mode: Mode) -> Self {
         Self {
             diagnostics: Diagnostics::new(&module.name),
             module,
             config,
             mode,
             place: Place::Device,
-            body: Body {
-                values: Vec::new(),
-                blocks: vec![Block::default()],
-            },
+            body: Body { values: Vec::new(), blocks: vec![Block::default()] },
             block: Body::ENTRY,
             names: Names::default(),
             constants: HashMap::new(),
@@ -138,13 +131,7 @@ impl<'m> Builder<'m> {
 
     /// Forgets the body built so far, to build another.
     fn take_body(&mut self) -> Body {
-        let mut body = std::mem::replace(
-            &mut self.body,
-            Body {
-                values: Vec::new(),
-                blocks: vec![Block::default()],
-            },
-        );
+        let mut body = std::mem::replace(&mut self.body, Body { values: Vec::new(), blocks: vec![Block::default()] });
         self.block = Body::ENTRY;
         self.names = Names::default();
         self.constants.clear();
@@ -216,21 +203,8 @@ impl<'m> Builder<'m> {
 
     // Ops.
 
-    fn push(
-        &mut self,
-        kind: OpKind,
-        operands: &[ValueId],
-        results: Vec<ValueId>,
-        blocks: Vec<BlockId>,
-    ) {
-        let op = Op {
-            kind,
-            operands: operands.to_vec(),
-            results,
-            blocks,
-            flags: self.flags,
-            span: self.span,
-        };
+    fn push(&mut self, kind: OpKind, operands: &[ValueId], results: Vec<ValueId>, blocks: Vec<BlockId>) {
+        let op = Op { kind, operands: operands.to_vec(), results, blocks, flags: self.flags, span: self.span };
         self.body.blocks[self.block.index()].ops.push(op);
     }
 
@@ -242,11 +216,7 @@ impl<'m> Builder<'m> {
             Some(Folded::Op(kind, operands)) => return self.emit(kind, &operands, ty),
             None => {}
         }
-        let known = Known {
-            kind: kind.clone(),
-            operands: operands.to_vec(),
-            ty,
-        };
+        let known = Known { kind: kind.clone(), operands: operands.to_vec(), ty };
         if let Some(value) = self.known.get(&known) {
             return *value;
         }
@@ -274,10 +244,7 @@ impl<'m> Builder<'m> {
         for argument in &arguments {
             self.home[argument.index()] = id;
         }
-        self.body.blocks.push(Block {
-            arguments,
-            ops: Vec::new(),
-        });
+        self.body.blocks.push(Block { arguments, ops: Vec::new() });
         let outer = std::mem::replace(&mut self.block, id);
         self.open.push(id);
         let mark = self.known_log.len();
@@ -302,10 +269,9 @@ impl<'m> Builder<'m> {
         match self.names.get(name) {
             Some(Binding::Value(value)) => Ok(*value),
             Some(Binding::Reported) => Err(Refusal::Reported),
-            Some(Binding::Layout(_)) => refuse(
-                span,
-                format!("`%{name}` is a layout; expected a scalar, vector, buffer or view"),
-            ),
+            Some(Binding::Layout(_)) => {
+                refuse(span, format!("`%{name}` is a layout; expected a scalar, vector, buffer or view"))
+            }
             None => refuse(
                 span,
                 format!(
@@ -355,24 +321,12 @@ impl<'m> Builder<'m> {
     }
 
     /// The value must be a scalar of this type.
-    fn require(
-        &self,
-        reader: &Reader<'m>,
-        value: ValueId,
-        span: Span,
-        ty: ScalarType,
-    ) -> Built<()> {
+    fn require(&self, reader: &Reader<'m>, value: ValueId, span: Span, ty: ScalarType) -> Built<()> {
         if *self.ty(value) == Type::Scalar(ty) {
             return Ok(());
         }
         let found = self.ty(value);
-        refuse(
-            span,
-            format!(
-                "`{}`: expected a value of type {ty}, found {found}",
-                reader.name()
-            ),
-        )
+        refuse(span, format!("`{}`: expected a value of type {ty}, found {found}", reader.name()))
     }
 
     // One op.
@@ -387,22 +341,15 @@ impl<'m> Builder<'m> {
         self.flags = Flags::default();
         self.built += 1;
         let built = if self.built > MAX_OPS {
-            refuse(
-                self.span,
-                format!("the kernel has more than {MAX_OPS} ops once its calls are inlined"),
-            )
+            refuse(self.span, format!("the kernel has more than {MAX_OPS} ops once its calls are inlined"))
         } else {
             self.results(&mut reader)
         };
         let results = match built {
             Ok(results) if results.len() == op.results.len() => results,
             Ok(results) => {
-                let message = format!(
-                    "`{}` has {} results; {} names are given",
-                    reader.name(),
-                    results.len(),
-                    op.results.len()
-                );
+                let message =
+                    format!("`{}` has {} results; {} names are given", reader.name(), results.len(), op.results.len());
                 self.report(Refusal::At(reader.span(), message));
                 Vec::new()
             }
@@ -414,20 +361,13 @@ impl<'m> Builder<'m> {
         let mut results = results.into_iter();
         for token in &op.results {
             let binding = results.next().unwrap_or(Binding::Reported);
-            self.define(
-                &reader.text_at(*token)[1..],
-                self.module.tokens[*token as usize].span,
-                binding,
-            );
+            self.define(&reader.text_at(*token)[1..], self.module.tokens[*token as usize].span, binding);
         }
     }
 
     fn define(&mut self, name: &'m str, span: Span, binding: Binding) {
         if !self.names.define(name, binding) {
-            self.report(Refusal::At(
-                span,
-                format!("`%{name}` is already defined in this region"),
-            ));
+            self.report(Refusal::At(span, format!("`%{name}` is already defined in this region")));
         }
     }
 
@@ -463,13 +403,7 @@ impl<'m> Builder<'m> {
 
     /// The refusal of an op that its family does not have, or that is not compiled here.
     fn unknown<T>(&self, reader: &Reader<'m>, legal: &str) -> Built<T> {
-        refuse(
-            reader.span(),
-            format!(
-                "`{}` is not an op that is compiled here; legal: {legal}",
-                reader.name()
-            ),
-        )
+        refuse(reader.span(), format!("`{}` is not an op that is compiled here; legal: {legal}", reader.name()))
     }
 }
 

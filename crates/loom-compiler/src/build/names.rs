@@ -45,11 +45,7 @@ impl<'m> Names<'m> {
 
     /// `false` if the region has the name already; the first definition stays.
     pub(crate) fn define(&mut self, name: &'m str, binding: Binding) -> bool {
-        if self
-            .bindings
-            .get(name)
-            .is_some_and(|(_, region)| *region == self.region)
-        {
+        if self.bindings.get(name).is_some_and(|(_, region)| *region == self.region) {
             return false;
         }
         let hidden = self.bindings.insert(name, (binding, self.region));

@@ -53,10 +53,7 @@ impl<'m> Builder<'m> {
     fn shape(&mut self, reader: &mut Reader<'m>) -> Built<Shape> {
         let open = reader.expect(Kind::Less)?;
         let bytes = reader.source.as_bytes();
-        let here = |at: usize| Span {
-            start: at as u32,
-            end: at as u32 + 1,
-        };
+        let here = |at: usize| Span { start: at as u32, end: at as u32 + 1 };
         let mut at = open.span.end as usize;
         let mut dims = Vec::new();
         loop {
@@ -66,16 +63,11 @@ impl<'m> Builder<'m> {
                 Some(b'0'..=b'9') => {
                     let mut extent = 0u64;
                     while let Some(digit @ b'0'..=b'9') = bytes.get(at) {
-                        extent = match extent
-                            .checked_mul(10)
-                            .and_then(|tens| tens.checked_add(u64::from(digit - b'0')))
+                        extent = match extent.checked_mul(10).and_then(|tens| tens.checked_add(u64::from(digit - b'0')))
                         {
                             Some(extent) if extent <= i64::MAX as u64 => extent,
                             _ => {
-                                return refuse(
-                                    here(start),
-                                    "this extent does not fit a signed 64-bit integer",
-                                );
+                                return refuse(here(start), "this extent does not fit a signed 64-bit integer");
                             }
                         };
                         at += 1;
@@ -85,23 +77,14 @@ impl<'m> Builder<'m> {
                 Some(b'[') => {
                     at = skip_space(bytes, at + 1);
                     let name = at;
-                    while bytes
-                        .get(at)
-                        .is_some_and(|byte| !b"] \t\r\n".contains(byte))
-                    {
+                    while bytes.get(at).is_some_and(|byte| !b"] \t\r\n".contains(byte)) {
                         at += 1;
                     }
                     let text = reader.source.get(name..at).unwrap_or_default();
                     let Some(text) = text.strip_prefix('%') else {
                         return refuse(here(name), "expected a value `%name` as a dynamic extent");
                     };
-                    dims.push(self.dim(
-                        text,
-                        Span {
-                            start: name as u32,
-                            end: at as u32,
-                        },
-                    )?);
+                    dims.push(self.dim(text, Span { start: name as u32, end: at as u32 })?);
                     at = skip_space(bytes, at);
                     if bytes.get(at) != Some(&b']') {
                         return refuse(here(at), "expected `]` behind a dynamic extent");
@@ -125,23 +108,11 @@ impl<'m> Builder<'m> {
         }
         let text = reader.source.get(start..at).unwrap_or_default();
         let Some(element) = ScalarType::from_name(text) else {
-            let span = Span {
-                start: start as u32,
-                end: at.max(start + 1) as u32,
-            };
-            return refuse(
-                span,
-                format!(
-                    "expected an element type, found `{text}`; legal: {}",
-                    scalar_names()
-                ),
-            );
+            let span = Span { start: start as u32, end: at.max(start + 1) as u32 };
+            return refuse(span, format!("expected an element type, found `{text}`; legal: {}", scalar_names()));
         };
         // Tokens were cut without knowing of shapes: go on behind the element type.
-        while reader
-            .token()
-            .is_some_and(|token| (token.span.start as usize) < at)
-        {
+        while reader.token().is_some_and(|token| (token.span.start as usize) < at) {
             reader.at += 1;
         }
         Ok(Shape { dims, element })
@@ -151,16 +122,12 @@ impl<'m> Builder<'m> {
     fn dim(&mut self, name: &str, span: Span) -> Built<Dim> {
         let value = self.value_named(name, span)?;
         if *self.ty(value) != Type::Scalar(ScalarType::Index) {
-            return refuse(
-                span,
-                format!("an extent is an index; `%{name}` is {}", self.ty(value)),
-            );
+            return refuse(span, format!("an extent is an index; `%{name}` is {}", self.ty(value)));
         }
         match self.constant_of(value) {
-            Some(extent) if extent > i64::MAX as u64 => refuse(
-                span,
-                format!("an extent is not negative; `%{name}` is {}", extent as i64),
-            ),
+            Some(extent) if extent > i64::MAX as u64 => {
+                refuse(span, format!("an extent is not negative; `%{name}` is {}", extent as i64))
+            }
             Some(extent) => Ok(Dim::Static(extent)),
             None => Ok(Dim::Value(value)),
         }
@@ -197,22 +164,13 @@ impl<'m> Builder<'m> {
                 match vector.lanes() {
                     Some(1..=MAX_LANES) => {}
                     Some(lanes) => {
-                        return refuse(
-                            span,
-                            format!("a vector has 1 to {MAX_LANES} lanes; this one has {lanes}"),
-                        );
+                        return refuse(span, format!("a vector has 1 to {MAX_LANES} lanes; this one has {lanes}"));
                     }
                     None if known => {
-                        return refuse(
-                            span,
-                            format!("a vector has 1 to {MAX_LANES} lanes; this one has more"),
-                        );
+                        return refuse(span, format!("a vector has 1 to {MAX_LANES} lanes; this one has more"));
                     }
                     None if self.mode == super::Mode::Specialise => {
-                        return refuse(
-                            span,
-                            "the extents of a vector must be constant once config is bound",
-                        );
+                        return refuse(span, "the extents of a vector must be constant once config is bound");
                     }
                     None => {}
                 }
@@ -221,38 +179,20 @@ impl<'m> Builder<'m> {
             "view" => {
                 reader.at += 1;
                 let Shape { dims, element } = self.shape(reader)?;
-                let layout = if reader.accept(Kind::Comma) {
-                    self.layout(reader, dims.len())?
-                } else {
-                    Layout::Dense
-                };
+                let layout = if reader.accept(Kind::Comma) { self.layout(reader, dims.len())? } else { Layout::Dense };
                 reader.expect(Kind::Greater)?;
                 if element == ScalarType::I1 {
                     return refuse(span, "a view of i1 has no layout in memory; use i8");
                 }
-                Ok((
-                    Type::View(ViewType {
-                        element,
-                        dims,
-                        strides: Vec::new(),
-                    }),
-                    layout,
-                ))
+                Ok((Type::View(ViewType { element, dims, strides: Vec::new() }), layout))
             }
-            "tensor" | "tile" | "encoding" | "pool" | "reg" | "group" | "channel" | "read"
-            | "write" => refuse(
+            "tensor" | "tile" | "encoding" | "pool" | "reg" | "group" | "channel" | "read" | "write" => refuse(
                 span,
-                format!(
-                    "`{word}` is no type of a kernel's values; legal: {}, vector, view, buffer",
-                    scalar_names()
-                ),
+                format!("`{word}` is no type of a kernel's values; legal: {}, vector, view, buffer", scalar_names()),
             ),
             _ => refuse(
                 span,
-                format!(
-                    "expected a type, found `{word}`; legal: {}, vector, view, buffer",
-                    scalar_names()
-                ),
+                format!("expected a type, found `{word}`; legal: {}, vector, view, buffer", scalar_names()),
             ),
         }
     }
@@ -267,17 +207,14 @@ impl<'m> Builder<'m> {
             return Ok(Layout::Dense);
         }
         if reader.peek() != Some(Kind::Value) {
-            return reader.expected("a layout: `#dense`, or a value from `encoding.layout.dense` or `encoding.layout.strided`");
+            return reader
+                .expected("a layout: `#dense`, or a value from `encoding.layout.dense` or `encoding.layout.strided`");
         }
         let (name, span) = reader.value_name()?;
         match self.names.get(name) {
-            Some(Binding::Layout(Layout::Strided(strides))) if strides.len() != rank => refuse(
-                span,
-                format!(
-                    "`%{name}` has {} strides, the view {rank} dimensions",
-                    strides.len()
-                ),
-            ),
+            Some(Binding::Layout(Layout::Strided(strides))) if strides.len() != rank => {
+                refuse(span, format!("`%{name}` has {} strides, the view {rank} dimensions", strides.len()))
+            }
             Some(Binding::Layout(layout)) => Ok(layout.clone()),
             Some(Binding::Reported) => Err(crate::diag::Refusal::Reported),
             Some(Binding::Value(_)) => refuse(span, format!("`%{name}` is not a layout")),
@@ -294,35 +231,15 @@ impl<'m> Builder<'m> {
     pub(super) fn typed(&mut self, reader: &mut Reader<'m>, value: ValueId) -> Built<()> {
         let span = reader.here();
         let written = self.plain_type(reader)?;
-        self.check_type(
-            reader,
-            value,
-            &written,
-            Span {
-                start: span.start,
-                end: reader_end(reader, span),
-            },
-        )
+        self.check_type(reader, value, &written, Span { start: span.start, end: reader_end(reader, span) })
     }
 
-    pub(super) fn check_type(
-        &self,
-        reader: &Reader<'m>,
-        value: ValueId,
-        written: &Type,
-        span: Span,
-    ) -> Built<()> {
+    pub(super) fn check_type(&self, reader: &Reader<'m>, value: ValueId, written: &Type, span: Span) -> Built<()> {
         let actual = self.ty(value);
         if same(actual, written) {
             return Ok(());
         }
-        refuse(
-            span,
-            format!(
-                "`{}`: the type written is {written}, the value's is {actual}",
-                reader.name()
-            ),
-        )
+        refuse(span, format!("`{}`: the type written is {written}, the value's is {actual}", reader.name()))
     }
 
     /// A vector type.
@@ -330,10 +247,7 @@ impl<'m> Builder<'m> {
         let span = reader.here();
         match self.plain_type(reader)? {
             Type::Vector(vector) => Ok(vector),
-            other => refuse(
-                span,
-                format!("`{}`: expected a vector type, found {other}", reader.name()),
-            ),
+            other => refuse(span, format!("`{}`: expected a vector type, found {other}", reader.name())),
         }
     }
 
@@ -350,8 +264,7 @@ impl<'m> Builder<'m> {
                     let (a, b) = (self.dim_value(a), self.dim_value(b));
                     let index = Type::Scalar(ScalarType::Index);
                     let product = self.emit(OpKind::Binary(Binary::MulI), &[a, b], index);
-                    self.constant_of(product)
-                        .map_or(Dim::Value(product), Dim::Static)
+                    self.constant_of(product).map_or(Dim::Value(product), Dim::Static)
                 }
             };
         }
@@ -394,9 +307,7 @@ impl<'m> Builder<'m> {
         };
         let literal = match (token.kind, reader.text(token)) {
             (Kind::Int, _) => {
-                return reader
-                    .int()
-                    .map(|(value, span)| (Literal::Int(value), span));
+                return reader.int().map(|(value, span)| (Literal::Int(value), span));
             }
             (Kind::Float, text) => Literal::Float(parse_float(text)),
             (Kind::Word, "true") => Literal::Bool(true),
@@ -404,8 +315,7 @@ impl<'m> Builder<'m> {
             (Kind::Word, "inf") => Literal::Float(f64::INFINITY),
             (Kind::Word, "nan") => Literal::Float(f64::NAN),
             _ => {
-                return reader
-                    .expected("a literal: an integer, a float, `inf`, `nan`, `true` or `false`");
+                return reader.expected("a literal: an integer, a float, `inf`, `nan`, `true` or `false`");
             }
         };
         reader.at += 1;
@@ -430,32 +340,24 @@ pub(super) enum Literal {
 pub(super) fn literal_bits(literal: Literal, ty: ScalarType) -> Result<u64, String> {
     match (literal, ty) {
         (Literal::Float(value), ty) if ty.is_float() => Ok(eval::from_f64(ty, value)),
-        (Literal::Int(_), ty) if ty.is_float() => Err(format!(
-            "a constant of type {ty} is written as a float, such as `1.0`"
-        )),
+        (Literal::Int(_), ty) if ty.is_float() => {
+            Err(format!("a constant of type {ty} is written as a float, such as `1.0`"))
+        }
         (Literal::Bool(value), ScalarType::I1) => Ok(u64::from(value)),
         (Literal::Int(value @ (0 | 1)), ScalarType::I1) => Ok(value as u64),
-        (_, ScalarType::I1) => {
-            Err("a constant of type i1 is `true`, `false`, `0` or `1`".to_owned())
+        (_, ScalarType::I1) => Err("a constant of type i1 is `true`, `false`, `0` or `1`".to_owned()),
+        (Literal::Int(value), ScalarType::Offset) if value < 0 => {
+            Err(format!("{value} is out of range for offset: 0 to {}", i64::MAX))
         }
-        (Literal::Int(value), ScalarType::Offset) if value < 0 => Err(format!(
-            "{value} is out of range for offset: 0 to {}",
-            i64::MAX
-        )),
         (Literal::Int(value), ty) => {
             let bits = ty.bits();
             let limit = i64::MAX >> (64 - bits);
             if value > limit || value < -limit - 1 {
-                return Err(format!(
-                    "{value} is out of range for {ty}: {} to {limit}",
-                    -limit - 1
-                ));
+                return Err(format!("{value} is out of range for {ty}: {} to {limit}", -limit - 1));
             }
             Ok(value as u64 & (u64::MAX >> (64 - bits)))
         }
-        (Literal::Float(_) | Literal::Bool(_), ty) => {
-            Err(format!("a constant of type {ty} is written as an integer"))
-        }
+        (Literal::Float(_) | Literal::Bool(_), ty) => Err(format!("a constant of type {ty} is written as an integer")),
     }
 }
 

@@ -40,11 +40,7 @@ pub(super) fn combine(word: &str) -> Option<Combine> {
 
 /// Static extents of a vector: known, since it was read in a mode where they must be, or there is nothing to emit.
 fn extents(vector: &VectorType) -> Option<Vec<usize>> {
-    vector
-        .dims
-        .iter()
-        .map(|dim| dim.constant().map(|extent| extent as usize))
-        .collect()
+    vector.dims.iter().map(|dim| dim.constant().map(|extent| extent as usize)).collect()
 }
 
 /// Calls `lane` with each position of `extents` in row-major order.
@@ -65,10 +61,7 @@ fn positions(extents: &[usize], mut lane: impl FnMut(&[usize])) {
 
 /// The row-major number of a position.
 fn flat(extents: &[usize], at: &[usize]) -> usize {
-    extents
-        .iter()
-        .zip(at)
-        .fold(0, |flat, (extent, at)| flat * extent + at)
+    extents.iter().zip(at).fold(0, |flat, (extent, at)| flat * extent + at)
 }
 
 impl<'m> Builder<'m> {
@@ -117,11 +110,7 @@ impl<'m> Builder<'m> {
         let vector = self.vector_type(reader)?;
         reader.end()?;
         self.require(reader, scalar, span, vector.element)?;
-        Ok(one(self.emit(
-            OpKind::Splat,
-            &[scalar],
-            Type::Vector(vector),
-        )))
+        Ok(one(self.emit(OpKind::Splat, &[scalar], Type::Vector(vector))))
     }
 
     fn elements(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
@@ -130,10 +119,7 @@ impl<'m> Builder<'m> {
         let span = reader.here();
         let vector = self.vector_type(reader)?;
         reader.end()?;
-        if vector
-            .lanes()
-            .is_some_and(|lanes| lanes != operands.len() as u64)
-        {
+        if vector.lanes().is_some_and(|lanes| lanes != operands.len() as u64) {
             let message = format!("{} elements for {}", operands.len(), Type::Vector(vector));
             return refuse(span, format!("`vector.from_elements`: {message}"));
         }
@@ -141,11 +127,7 @@ impl<'m> Builder<'m> {
             self.require(reader, *operand, *span, vector.element)?;
         }
         let operands: Vec<_> = operands.into_iter().map(|(value, _)| value).collect();
-        Ok(one(self.emit(
-            OpKind::FromElements,
-            &operands,
-            Type::Vector(vector),
-        )))
+        Ok(one(self.emit(OpKind::FromElements, &operands, Type::Vector(vector))))
     }
 
     fn iota(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
@@ -159,21 +141,11 @@ impl<'m> Builder<'m> {
         let vector = self.vector_type(reader)?;
         reader.end()?;
         if vector.element.is_float() || vector.element == ScalarType::I1 {
-            return refuse(
-                span,
-                format!(
-                    "`vector.iota` has integer, index or offset lanes, found {}",
-                    vector.element
-                ),
-            );
+            return refuse(span, format!("`vector.iota` has integer, index or offset lanes, found {}", vector.element));
         }
         self.require(reader, base, base_span, vector.element)?;
         self.require(reader, step, step_span, vector.element)?;
-        Ok(one(self.emit(
-            OpKind::Iota,
-            &[base, step],
-            Type::Vector(vector),
-        )))
+        Ok(one(self.emit(OpKind::Iota, &[base, step], Type::Vector(vector))))
     }
 
     /// `[%lo to %hi step %s] : index -> vector<8xi1>`.
@@ -196,19 +168,9 @@ impl<'m> Builder<'m> {
         let vector = self.vector_type(reader)?;
         reader.end()?;
         if vector.element != ScalarType::I1 || vector.dims.len() != 1 {
-            return refuse(
-                span,
-                format!(
-                    "a range mask is a vector of i1 of rank 1, found {}",
-                    Type::Vector(vector)
-                ),
-            );
+            return refuse(span, format!("a range mask is a vector of i1 of rank 1, found {}", Type::Vector(vector)));
         }
-        Ok(one(self.emit(
-            OpKind::MaskRange,
-            &operands,
-            Type::Vector(vector),
-        )))
+        Ok(one(self.emit(OpKind::MaskRange, &operands, Type::Vector(vector))))
     }
 
     /// A value, or an integer of type `ty`.
@@ -231,13 +193,7 @@ impl<'m> Builder<'m> {
         reader.end()?;
         let mask = super::element::with_element(&ty, ScalarType::I1);
         if *self.ty(operands[0]) != mask {
-            return refuse(
-                span,
-                format!(
-                    "`vector.select`: the mask is {mask}, found {}",
-                    self.ty(operands[0])
-                ),
-            );
+            return refuse(span, format!("`vector.select`: the mask is {mask}, found {}", self.ty(operands[0])));
         }
         Ok(one(self.emit(OpKind::Select, &operands, ty)))
     }
@@ -247,47 +203,30 @@ impl<'m> Builder<'m> {
         let value = self.operand(reader)?;
         match self.ty(value) {
             Type::Vector(vector) => Ok((value, vector.clone())),
-            other => refuse(
-                span,
-                format!("`{}`: expected a vector, found {other}", reader.name()),
-            ),
+            other => refuse(span, format!("`{}`: expected a vector, found {other}", reader.name())),
         }
     }
 
     /// At most one index per dimension, those that are known inside their extent; and the type of what they name.
-    fn lane_indices(
-        &mut self,
-        reader: &mut Reader<'m>,
-        vector: &VectorType,
-    ) -> Built<(Vec<ValueId>, Type)> {
+    fn lane_indices(&mut self, reader: &mut Reader<'m>, vector: &VectorType) -> Built<(Vec<ValueId>, Type)> {
         let span = reader.here();
         let indices = self.indices(reader)?;
         if indices.is_empty() || indices.len() > vector.dims.len() {
-            let message = format!(
-                "{} indices for a vector of rank {}",
-                indices.len(),
-                vector.dims.len()
-            );
+            let message = format!("{} indices for a vector of rank {}", indices.len(), vector.dims.len());
             return refuse(span, format!("`{}`: {message}", reader.name()));
         }
         for ((index, span), dim) in indices.iter().zip(&vector.dims) {
             if let (Some(index), Some(extent)) = (self.constant_of(*index), dim.constant())
                 && index >= extent
             {
-                return refuse(
-                    *span,
-                    format!("lane {} is outside the extent {extent}", index as i64),
-                );
+                return refuse(*span, format!("lane {} is outside the extent {extent}", index as i64));
             }
         }
         let rest = &vector.dims[indices.len()..];
         let part = if rest.is_empty() {
             Type::Scalar(vector.element)
         } else {
-            Type::Vector(VectorType {
-                element: vector.element,
-                dims: rest.to_vec(),
-            })
+            Type::Vector(VectorType { element: vector.element, dims: rest.to_vec() })
         };
         Ok((indices.into_iter().map(|(index, _)| index).collect(), part))
     }
@@ -302,10 +241,7 @@ impl<'m> Builder<'m> {
         let result = self.plain_type(reader)?;
         reader.end()?;
         if result != part {
-            return refuse(
-                span,
-                format!("`vector.extract`: these indices name {part}, found {result}"),
-            );
+            return refuse(span, format!("`vector.extract`: these indices name {part}, found {result}"));
         }
         let mut operands = vec![value];
         operands.extend(indices);
@@ -324,21 +260,11 @@ impl<'m> Builder<'m> {
         self.typed(reader, value)?;
         reader.end()?;
         if *self.ty(part) != named {
-            return refuse(
-                span,
-                format!(
-                    "`vector.insert`: these indices name {named}, found {}",
-                    self.ty(part)
-                ),
-            );
+            return refuse(span, format!("`vector.insert`: these indices name {named}, found {}", self.ty(part)));
         }
         let mut operands = vec![part, value];
         operands.extend(indices);
-        Ok(one(self.emit(
-            OpKind::Insert,
-            &operands,
-            Type::Vector(vector),
-        )))
+        Ok(one(self.emit(OpKind::Insert, &operands, Type::Vector(vector))))
     }
 
     /// The element must be of the kind that is combined.
@@ -355,14 +281,7 @@ impl<'m> Builder<'m> {
         } else {
             !element.is_float() && (element != ScalarType::I1 || bitwise)
         };
-        if legal {
-            Ok(())
-        } else {
-            refuse(
-                span,
-                format!("`{}`: {element} is not combined this way", reader.name()),
-            )
-        }
+        if legal { Ok(()) } else { refuse(span, format!("`{}`: {element} is not combined this way", reader.name())) }
     }
 
     /// `<kind[, flags]> %v, %init : vector, T`.
@@ -380,11 +299,7 @@ impl<'m> Builder<'m> {
         reader.end()?;
         self.require(reader, init, init_span, vector.element)?;
         self.check_combine(reader, kind, vector.element, span)?;
-        Ok(one(self.emit(
-            OpKind::Reduce(kind),
-            &[value, init],
-            Type::Scalar(vector.element),
-        )))
+        Ok(one(self.emit(OpKind::Reduce(kind), &[value, init], Type::Scalar(vector.element))))
     }
 
     /// `%a, %b, %acc : vector, vector, T`.
@@ -410,17 +325,11 @@ impl<'m> Builder<'m> {
             (a, b, acc) => {
                 return refuse(
                     span,
-                    format!(
-                        "`vector.dotf` takes two equal float vectors and their element, found {a}, {b}, {acc}"
-                    ),
+                    format!("`vector.dotf` takes two equal float vectors and their element, found {a}, {b}, {acc}"),
                 );
             }
         };
-        Ok(one(self.emit(
-            OpKind::Dot,
-            &operands,
-            Type::Scalar(element),
-        )))
+        Ok(one(self.emit(OpKind::Dot, &operands, Type::Scalar(element))))
     }
 
     /// `<int>`, or `<[int, ..]>`.
@@ -447,11 +356,7 @@ impl<'m> Builder<'m> {
 
     /// `vector.slice/concat/broadcast/transpose/shuffle/interleave/deinterleave`.
     fn move_lanes(&mut self, reader: &mut Reader<'m>, op: &str) -> Built<Vec<Binding>> {
-        let numbers = if matches!(op, "slice" | "broadcast") {
-            Vec::new()
-        } else {
-            self.static_ints(reader)?
-        };
+        let numbers = if matches!(op, "slice" | "broadcast") { Vec::new() } else { self.static_ints(reader)? };
         let span = reader.here();
         let mut operands = Vec::new();
         loop {
@@ -460,11 +365,7 @@ impl<'m> Builder<'m> {
                 break;
             }
         }
-        let origin = if op == "slice" {
-            self.indices(reader)?
-        } else {
-            Vec::new()
-        };
+        let origin = if op == "slice" { self.indices(reader)? } else { Vec::new() };
         reader.expect(Kind::Colon)?;
         for (at, (operand, _)) in operands.iter().enumerate() {
             if at > 0 {
@@ -487,9 +388,7 @@ impl<'m> Builder<'m> {
         let all = operands.iter().map(|(_, vector)| vector).chain(&results);
         let Some(shapes) = all.map(extents).collect::<Option<Vec<_>>>() else {
             // Only while config is unknown: nothing can be said of the lanes yet.
-            let unknown = results
-                .into_iter()
-                .map(|vector| Binding::Value(self.new_value(Type::Vector(vector))));
+            let unknown = results.into_iter().map(|vector| Binding::Value(self.new_value(Type::Vector(vector))));
             return Ok(unknown.collect());
         };
         let (sources, targets) = shapes.split_at(operands.len());
@@ -502,30 +401,16 @@ impl<'m> Builder<'m> {
             }
         }
         let element = operands[0].1.element;
-        let one_element = operands
-            .iter()
-            .map(|(_, vector)| vector)
-            .chain(&results)
-            .all(|vector| vector.element == element);
-        let lanes = if one_element {
-            lane_maps(op, &numbers, &start, sources, targets)
-        } else {
-            None
-        };
+        let one_element =
+            operands.iter().map(|(_, vector)| vector).chain(&results).all(|vector| vector.element == element);
+        let lanes = if one_element { lane_maps(op, &numbers, &start, sources, targets) } else { None };
         let Some(lanes) = lanes else {
-            return refuse(
-                span,
-                format!("`{}`: these shapes and numbers do not fit", reader.name()),
-            );
+            return refuse(span, format!("`{}`: these shapes and numbers do not fit", reader.name()));
         };
         let values: Vec<ValueId> = operands.into_iter().map(|(value, _)| value).collect();
         let mut bindings = Vec::new();
         for (map, vector) in lanes.into_iter().zip(results) {
-            let same_lanes = values.len() == 1
-                && map
-                    .iter()
-                    .enumerate()
-                    .all(|(at, lane)| at == *lane as usize);
+            let same_lanes = values.len() == 1 && map.iter().enumerate().all(|(at, lane)| at == *lane as usize);
             let ty = Type::Vector(vector);
             let value = if same_lanes && same(self.ty(values[0]), &ty) {
                 values[0]
@@ -538,22 +423,11 @@ impl<'m> Builder<'m> {
     }
 
     /// A vector type of rank 1 or a scalar: what moves between work-items.
-    pub(super) fn check_exchanged(
-        &self,
-        reader: &Reader<'m>,
-        value: ValueId,
-        span: Span,
-    ) -> Built<ScalarType> {
+    pub(super) fn check_exchanged(&self, reader: &Reader<'m>, value: ValueId, span: Span) -> Built<ScalarType> {
         match self.ty(value) {
             Type::Scalar(scalar) => Ok(*scalar),
             Type::Vector(VectorType { element, dims }) if dims.len() == 1 => Ok(*element),
-            other => refuse(
-                span,
-                format!(
-                    "`{}` takes a scalar or a vector of rank 1, found {other}",
-                    reader.name()
-                ),
-            ),
+            other => refuse(span, format!("`{}` takes a scalar or a vector of rank 1, found {other}", reader.name())),
         }
     }
 }
@@ -574,11 +448,7 @@ fn lane_maps(
         ("slice", 1, 1) => {
             let fits = start.len() == rank
                 && target.len() == rank
-                && (0..rank).all(|axis| {
-                    start[axis]
-                        .checked_add(target[axis])
-                        .is_some_and(|end| end <= source[axis])
-                });
+                && (0..rank).all(|axis| start[axis].checked_add(target[axis]).is_some_and(|end| end <= source[axis]));
             if !fits {
                 return None;
             }
@@ -591,8 +461,7 @@ fn lane_maps(
             let axis = *numbers.first().filter(|axis| **axis < rank)?;
             let mut total = 0;
             for other in sources {
-                let fits = other.len() == rank
-                    && (0..rank).all(|at| at == axis || other[at] == source[at]);
+                let fits = other.len() == rank && (0..rank).all(|at| at == axis || other[at] == source[at]);
                 if !fits {
                     return None;
                 }
@@ -622,15 +491,8 @@ fn lane_maps(
                 return None;
             }
             positions(target, |at| {
-                let from: Vec<usize> = (0..rank)
-                    .map(|axis| {
-                        if source[axis] == 1 {
-                            0
-                        } else {
-                            at[lead + axis]
-                        }
-                    })
-                    .collect();
+                let from: Vec<usize> =
+                    (0..rank).map(|axis| if source[axis] == 1 { 0 } else { at[lead + axis] }).collect();
                 maps[0].push(flat(source, &from) as u32);
             });
         }

@@ -142,11 +142,7 @@ impl<'a> Compiler<'a> {
             (Shape::Line { divisor: None }, u64::MAX)
         };
         let whole_groups = traits.meets && !matches!(shape, Shape::Line { .. });
-        let capacity = if whole_groups {
-            kernel.items().max(TILE)
-        } else {
-            TILE
-        };
+        let capacity = if whole_groups { kernel.items().max(TILE) } else { TILE };
         // Workgroups along x differ within a tile only where segments are workgroups and a tile holds many.
         let group_x_varies = matches!(shape, Shape::Groups) && many;
         let varies = uniform::varying(body, Ids { group_x_varies });
@@ -185,19 +181,11 @@ impl<'a> Compiler<'a> {
             stored: BTreeSet::new(),
             wanted: BTreeMap::new(),
         };
-        for (at, (parameter, &value)) in kernel
-            .parameters
-            .iter()
-            .zip(&body.block(Body::ENTRY).arguments)
-            .enumerate()
-        {
+        for (at, (parameter, &value)) in kernel.parameters.iter().zip(&body.block(Body::ENTRY).arguments).enumerate() {
             let held = match parameter.kind {
                 ParameterKind::Buffer => {
                     compiler.program.buffers.push(Buffer::Argument(at as u32));
-                    Value::Buffer {
-                        buffer: compiler.program.buffers.len() as u32 - 1,
-                        origin: Lane::Uniform(ZERO),
-                    }
+                    Value::Buffer { buffer: compiler.program.buffers.len() as u32 - 1, origin: Lane::Uniform(ZERO) }
                 }
                 ParameterKind::Scalar(ty) => {
                     let slot = compiler.slot();
@@ -234,20 +222,12 @@ impl<'a> Compiler<'a> {
     fn run(mut self) -> Result<(Program, bool)> {
         self.block(Body::ENTRY)?;
         self.program.frame_bytes = self.frame.bytes();
-        self.program.constants = self
-            .constants
-            .iter()
-            .map(|(&bits, &slot)| (slot, bits))
-            .collect();
+        self.program.constants = self.constants.iter().map(|(&bits, &slot)| (slot, bits)).collect();
         Ok((self.program, self.lost))
     }
 
     fn unsupported<T>(&self, what: impl Into<String>) -> Result<T> {
-        Err(Unsupported {
-            kernel: self.kernel.name.clone(),
-            what: what.into(),
-            span: self.span,
-        })
+        Err(Unsupported { kernel: self.kernel.name.clone(), what: what.into(), span: self.span })
     }
 
     // ---- slots and words
@@ -307,34 +287,20 @@ impl<'a> Compiler<'a> {
                 _ => {}
             }
         }
-        let constants: Vec<u64> = from
-            .iter()
-            .filter_map(|word| {
-                if let Word::Constant(bits) = word {
-                    Some(*bits)
-                } else {
-                    None
-                }
-            })
-            .collect();
+        let constants: Vec<u64> =
+            from.iter().filter_map(|word| if let Word::Constant(bits) = word { Some(*bits) } else { None }).collect();
         if constants.len() == from.len() {
             let mut bits = [0; 3];
             bits[..constants.len()].copy_from_slice(&constants);
             return Ok(Word::Constant(op.evaluate(bits)));
         }
-        let launch = from
-            .iter()
-            .all(|word| !matches!(word, Word::Slot { launch: false, .. }));
+        let launch = from.iter().all(|word| !matches!(word, Word::Slot { launch: false, .. }));
         let mut slots = [Slot(0); 3];
         for (slot, &word) in slots.iter_mut().zip(from) {
             *slot = self.slot_of(word);
         }
         let to = self.slot();
-        let inst = ScalarInst {
-            op,
-            to,
-            from: slots,
-        };
+        let inst = ScalarInst { op, to, from: slots };
         if launch {
             self.count()?;
             self.program.prologue.push(inst);
@@ -374,10 +340,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn site(&mut self, op: &'static str) -> SiteId {
-        self.program.sites.push(Site {
-            op,
-            span: self.span,
-        });
+        self.program.sites.push(Site { op, span: self.span });
         SiteId(self.program.sites.len() as u32 - 1)
     }
 
@@ -399,11 +362,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn affine(&mut self, line: Line) -> Affine {
-        Affine {
-            base: self.slot_of(line.base),
-            l: self.slot_of(line.l),
-            g: self.slot_of(line.g),
-        }
+        Affine { base: self.slot_of(line.base), l: self.slot_of(line.l), g: self.slot_of(line.g) }
     }
 
     /// `lane` as an operand of an instruction.
@@ -418,31 +377,19 @@ impl<'a> Compiler<'a> {
                 self.emit(Inst::Spread { to, value })?;
                 Source::Reg(to)
             }
-            Lane::Compare {
-                predicate,
-                value,
-                limit,
-            } => {
+            Lane::Compare { predicate, value, limit } => {
                 let left = self.source(&Lane::Affine(*value))?;
                 let right = Source::Slot(self.slot_of(*limit));
                 let to = self.take(ScalarType::I1)?;
                 let op = Op::CompareI(*predicate, ScalarType::I64);
-                self.emit(Inst::Map {
-                    op,
-                    to: Target::Reg(to),
-                    from: [left, right, right],
-                })?;
+                self.emit(Inst::Map { op, to: Target::Reg(to), from: [left, right, right] })?;
                 Source::Reg(to)
             }
             Lane::Both(both) => {
                 let (left, right) = (self.source(&both[0])?, self.source(&both[1])?);
                 let to = self.take(ScalarType::I1)?;
                 let op = Op::Binary(Binary::AndI, ScalarType::I1);
-                self.emit(Inst::Map {
-                    op,
-                    to: Target::Reg(to),
-                    from: [left, right, right],
-                })?;
+                self.emit(Inst::Map { op, to: Target::Reg(to), from: [left, right, right] })?;
                 Source::Reg(to)
             }
         })
@@ -454,11 +401,7 @@ impl<'a> Compiler<'a> {
             Source::Reg(reg) => Ok(reg),
             source => {
                 let to = self.take(ty)?;
-                self.emit(Inst::Map {
-                    op: Op::Move(ty),
-                    to: Target::Reg(to),
-                    from: [source; 3],
-                })?;
+                self.emit(Inst::Map { op: Op::Move(ty), to: Target::Reg(to), from: [source; 3] })?;
                 Ok(to)
             }
         }
@@ -470,19 +413,11 @@ impl<'a> Compiler<'a> {
             Lane::Affine(line) if ty.bits() == 64 => {
                 // Under a mask the items that are off keep what they have, so not straight into `to`.
                 let source = self.source(&Lane::Affine(*line))?;
-                self.emit(Inst::Map {
-                    op: Op::Move(ty),
-                    to: Target::Reg(to),
-                    from: [source; 3],
-                })
+                self.emit(Inst::Map { op: Op::Move(ty), to: Target::Reg(to), from: [source; 3] })
             }
             _ => {
                 let source = self.source(lane)?;
-                self.emit(Inst::Map {
-                    op: Op::Move(ty),
-                    to: Target::Reg(to),
-                    from: [source; 3],
-                })
+                self.emit(Inst::Map { op: Op::Move(ty), to: Target::Reg(to), from: [source; 3] })
             }
         }
     }
@@ -492,11 +427,7 @@ impl<'a> Compiler<'a> {
     /// The id of an item on the line, in a `Line` program.
     fn line_id(&mut self) -> Line {
         let base = self.builtin(Builtin::Flat);
-        let g = if self.many && self.has_divisor() {
-            self.builtin(Builtin::Width)
-        } else {
-            ZERO
-        };
+        let g = if self.many && self.has_divisor() { self.builtin(Builtin::Width) } else { ZERO };
         Line { base, l: ONE, g }
     }
 
@@ -506,41 +437,21 @@ impl<'a> Compiler<'a> {
 
     fn segment_line(&mut self) -> Lane {
         let base = self.builtin(Builtin::Segment);
-        if self.many {
-            Lane::Affine(Line {
-                base,
-                l: ZERO,
-                g: ONE,
-            })
-        } else {
-            Lane::Uniform(base)
-        }
+        if self.many { Lane::Affine(Line { base, l: ZERO, g: ONE }) } else { Lane::Uniform(base) }
     }
 
     fn first_line(&mut self) -> Lane {
-        Lane::Affine(Line {
-            base: self.builtin(Builtin::First),
-            l: ONE,
-            g: ZERO,
-        })
+        Lane::Affine(Line { base: self.builtin(Builtin::First), l: ONE, g: ZERO })
     }
 
     /// An affine lane, uniform if nothing depends on the item.
     fn line(base: Word, l: Word, g: Word) -> Lane {
-        if l == ZERO && g == ZERO {
-            Lane::Uniform(base)
-        } else {
-            Lane::Affine(Line { base, l, g })
-        }
+        if l == ZERO && g == ZERO { Lane::Uniform(base) } else { Lane::Affine(Line { base, l, g }) }
     }
 
     fn as_line(lane: &Lane) -> Option<Line> {
         match lane {
-            Lane::Uniform(word) => Some(Line {
-                base: *word,
-                l: ZERO,
-                g: ZERO,
-            }),
+            Lane::Uniform(word) => Some(Line { base: *word, l: ZERO, g: ZERO }),
             Lane::Affine(line) => Some(*line),
             Lane::Reg(_) | Lane::Memory(_) | Lane::Compare { .. } | Lane::Both(_) => None,
         }
@@ -548,16 +459,8 @@ impl<'a> Compiler<'a> {
 
     /// `op` of lanes, into `to` if that is given and a register is needed.
     fn apply(&mut self, op: Op, from: &[Lane], to: Option<Target>) -> Result<Lane> {
-        let words: Vec<Word> = from
-            .iter()
-            .filter_map(|lane| {
-                if let Lane::Uniform(word) = lane {
-                    Some(*word)
-                } else {
-                    None
-                }
-            })
-            .collect();
+        let words: Vec<Word> =
+            from.iter().filter_map(|lane| if let Lane::Uniform(word) = lane { Some(*word) } else { None }).collect();
         if words.len() == from.len() {
             return Ok(Lane::Uniform(self.word(op, &words)?));
         }
@@ -576,11 +479,7 @@ impl<'a> Compiler<'a> {
             Some(to) => to,
             None => Target::Reg(self.take(op.result())?),
         };
-        self.emit(Inst::Map {
-            op,
-            to,
-            from: sources,
-        })?;
+        self.emit(Inst::Map { op, to, from: sources })?;
         Ok(match to {
             Target::Reg(reg) => Lane::Reg(reg),
             // Nothing else reads it.
@@ -601,60 +500,43 @@ impl<'a> Compiler<'a> {
                 };
                 let uniform = |line: &Line| line.l == ZERO && line.g == ZERO;
                 match binary {
-                    Binary::AddI => Some(Self::line(
-                        self.add(x.base, y.base)?,
-                        self.add(x.l, y.l)?,
-                        self.add(x.g, y.g)?,
-                    )),
-                    Binary::SubI => Some(Self::line(
-                        self.sub(x.base, y.base)?,
-                        self.sub(x.l, y.l)?,
-                        self.sub(x.g, y.g)?,
-                    )),
+                    Binary::AddI => {
+                        Some(Self::line(self.add(x.base, y.base)?, self.add(x.l, y.l)?, self.add(x.g, y.g)?))
+                    }
+                    Binary::SubI => {
+                        Some(Self::line(self.sub(x.base, y.base)?, self.sub(x.l, y.l)?, self.sub(x.g, y.g)?))
+                    }
                     Binary::MulI if uniform(&y) => Some(self.scale(x, y.base)?),
                     Binary::MulI if uniform(&x) => Some(self.scale(y, x.base)?),
                     Binary::ShlI => match y.base {
-                        Word::Constant(count) if uniform(&y) => {
-                            Some(self.scale(x, Word::Constant(1 << (count & 63)))?)
-                        }
+                        Word::Constant(count) if uniform(&y) => Some(self.scale(x, Word::Constant(1 << (count & 63)))?),
                         _ => None,
                     },
-                    Binary::DivUI | Binary::RemUI if uniform(&y) => {
-                        self.divide(binary, x, y.base)?
-                    }
+                    Binary::DivUI | Binary::RemUI if uniform(&y) => self.divide(binary, x, y.base)?,
                     _ => None,
                 }
             }
             (Op::Ternary(Ternary::FmaI, ty), [a, b, c]) if ty.bits() == 64 => {
-                let product =
-                    self.affine_op(Op::Binary(Binary::MulI, ty), &[a.clone(), b.clone()])?;
+                let product = self.affine_op(Op::Binary(Binary::MulI, ty), &[a.clone(), b.clone()])?;
                 match product {
-                    Some(product) => {
-                        self.affine_op(Op::Binary(Binary::AddI, ty), &[product, c.clone()])?
-                    }
+                    Some(product) => self.affine_op(Op::Binary(Binary::AddI, ty), &[product, c.clone()])?,
                     None => None,
                 }
             }
             (Op::CompareI(predicate, ty), [a, b]) if ty.bits() == 64 => match (a, b) {
-                (Lane::Affine(value), Lane::Uniform(limit)) => Some(Lane::Compare {
-                    predicate,
-                    value: *value,
-                    limit: *limit,
-                }),
-                (Lane::Uniform(limit), Lane::Affine(value)) => Some(Lane::Compare {
-                    predicate: swapped(predicate),
-                    value: *value,
-                    limit: *limit,
-                }),
+                (Lane::Affine(value), Lane::Uniform(limit)) => {
+                    Some(Lane::Compare { predicate, value: *value, limit: *limit })
+                }
+                (Lane::Uniform(limit), Lane::Affine(value)) => {
+                    Some(Lane::Compare { predicate: swapped(predicate), value: *value, limit: *limit })
+                }
                 _ => None,
             },
             (Op::Convert(convert, source, target), [lane @ Lane::Affine(_)])
                 if source.bits() == 64 && target.bits() == 64 && !target.is_float() =>
             {
                 match convert {
-                    Convert::ExtSI | Convert::ExtUI | Convert::TruncI | Convert::Bitcast => {
-                        Some(lane.clone())
-                    }
+                    Convert::ExtSI | Convert::ExtUI | Convert::TruncI | Convert::Bitcast => Some(lane.clone()),
                     Convert::SiToF
                     | Convert::UiToF
                     | Convert::FToSi
@@ -668,26 +550,16 @@ impl<'a> Compiler<'a> {
     }
 
     fn scale(&mut self, line: Line, by: Word) -> Result<Lane> {
-        Ok(Self::line(
-            self.mul(line.base, by)?,
-            self.mul(line.l, by)?,
-            self.mul(line.g, by)?,
-        ))
+        Ok(Self::line(self.mul(line.base, by)?, self.mul(line.l, by)?, self.mul(line.g, by)?))
     }
 
     /// `line / by` or `line % by`, where the tiles are cut so that it is affine.
     fn divide(&mut self, op: Binary, line: Line, by: Word) -> Result<Option<Lane>> {
-        if let Shape::Line {
-            divisor: Some(divisor),
-        } = self.program.shape
+        if let Shape::Line { divisor: Some(divisor) } = self.program.shape
             && line == self.line_id()
         {
             if self.slot_of(by) == divisor {
-                return Ok(Some(if op == Binary::DivUI {
-                    self.segment_line()
-                } else {
-                    self.first_line()
-                }));
+                return Ok(Some(if op == Binary::DivUI { self.segment_line() } else { self.first_line() }));
             }
             // A multiple of the segment: whole segments share the quotient.
             if let (Word::Constant(by), Some(length)) = (by, self.constant_divisor(divisor))
@@ -703,11 +575,7 @@ impl<'a> Compiler<'a> {
                 }
                 let start = self.mul(part, Word::Constant(length))?;
                 let first = self.builtin(Builtin::First);
-                return Ok(Some(Lane::Affine(Line {
-                    base: self.add(start, first)?,
-                    l: ONE,
-                    g: ZERO,
-                })));
+                return Ok(Some(Lane::Affine(Line { base: self.add(start, first)?, l: ONE, g: ZERO })));
             }
         }
         self.lost |= self.many && line.g != ZERO;
@@ -715,10 +583,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn constant_divisor(&self, divisor: Slot) -> Option<u64> {
-        self.constants
-            .iter()
-            .find(|&(_, &slot)| slot == divisor)
-            .map(|(&bits, _)| bits)
+        self.constants.iter().find(|&(_, &slot)| slot == divisor).map(|(&bits, _)| bits)
     }
 
     // ---- values
@@ -730,9 +595,7 @@ impl<'a> Compiler<'a> {
         }
         match &self.values[value.index()] {
             Some(Value::Lanes(lanes)) => Ok(lanes.clone()),
-            Some(Value::Buffer { .. } | Value::View { .. }) => {
-                self.unsupported("a buffer or view used as a number")
-            }
+            Some(Value::Buffer { .. } | Value::View { .. }) => self.unsupported("a buffer or view used as a number"),
             None => self.unsupported("a value used before it is computed"),
         }
     }
@@ -755,21 +618,14 @@ impl<'a> Compiler<'a> {
         fn lane(lane: &Lane, visit: &mut impl FnMut(Reg)) {
             match lane {
                 Lane::Reg(reg) => visit(*reg),
-                Lane::Memory(Access {
-                    offsets: Offsets::Gather(reg),
-                    ..
-                }) => visit(*reg),
-                Lane::Both(both) => both
-                    .iter()
-                    .for_each(|part| self::Compiler::each_lane_reg(part, visit)),
+                Lane::Memory(Access { offsets: Offsets::Gather(reg), .. }) => visit(*reg),
+                Lane::Both(both) => both.iter().for_each(|part| self::Compiler::each_lane_reg(part, visit)),
                 Lane::Uniform(_) | Lane::Affine(_) | Lane::Memory(_) | Lane::Compare { .. } => {}
             }
         }
         match value {
             Value::Lanes(lanes) => lanes.iter().for_each(|part| lane(part, visit)),
-            Value::Buffer { origin: part, .. } | Value::View { offset: part, .. } => {
-                lane(part, visit)
-            }
+            Value::Buffer { origin: part, .. } | Value::View { offset: part, .. } => lane(part, visit),
         }
     }
 
@@ -824,26 +680,13 @@ impl<'a> Compiler<'a> {
             // Terminators: whoever runs the block reads their operands.
             OpKind::Yield | OpKind::Condition => Ok(()),
             OpKind::Unary(unary) => self.element_wise(block, at, op, |ty, _| Op::Unary(*unary, ty)),
-            OpKind::Binary(binary) => {
-                self.element_wise(block, at, op, |ty, _| Op::Binary(*binary, ty))
-            }
-            OpKind::Ternary(ternary) => {
-                self.element_wise(block, at, op, |ty, _| Op::Ternary(*ternary, ty))
-            }
-            OpKind::CompareI(predicate) => {
-                self.element_wise(block, at, op, |ty, _| Op::CompareI(*predicate, ty))
-            }
-            OpKind::CompareF(predicate) => {
-                self.element_wise(block, at, op, |ty, _| Op::CompareF(*predicate, ty))
-            }
-            OpKind::Classify(class) => {
-                self.element_wise(block, at, op, |ty, _| Op::Classify(*class, ty))
-            }
+            OpKind::Binary(binary) => self.element_wise(block, at, op, |ty, _| Op::Binary(*binary, ty)),
+            OpKind::Ternary(ternary) => self.element_wise(block, at, op, |ty, _| Op::Ternary(*ternary, ty)),
+            OpKind::CompareI(predicate) => self.element_wise(block, at, op, |ty, _| Op::CompareI(*predicate, ty)),
+            OpKind::CompareF(predicate) => self.element_wise(block, at, op, |ty, _| Op::CompareF(*predicate, ty)),
+            OpKind::Classify(class) => self.element_wise(block, at, op, |ty, _| Op::Classify(*class, ty)),
             OpKind::Convert(convert) => {
-                let (from, to) = (
-                    self.body.ty(op.operands[0]).lanes(),
-                    self.body.ty(op.results[0]).lanes(),
-                );
+                let (from, to) = (self.body.ty(op.operands[0]).lanes(), self.body.ty(op.results[0]).lanes());
                 if from != to {
                     return self.unsupported("vector.bitcast that changes the number of lanes");
                 }
@@ -903,11 +746,7 @@ impl<'a> Compiler<'a> {
             OpKind::Dot => {
                 let ty = self.scalar_type(op.operands[0])?;
                 let mut sum = self.lane(op.operands[2])?;
-                for (a, b) in self
-                    .lanes(op.operands[0])?
-                    .into_iter()
-                    .zip(self.lanes(op.operands[1])?)
-                {
+                for (a, b) in self.lanes(op.operands[0])?.into_iter().zip(self.lanes(op.operands[1])?) {
                     sum = self.apply(Op::Ternary(Ternary::FmaF, ty), &[a, b, sum], None)?;
                 }
                 self.define_lanes(op.results[0], vec![sum]);
@@ -918,33 +757,20 @@ impl<'a> Compiler<'a> {
                 for &operand in &op.operands {
                     all.extend(self.lanes(operand)?);
                 }
-                let lanes: Option<Vec<Lane>> = order
-                    .iter()
-                    .map(|&lane| all.get(lane as usize).cloned())
-                    .collect();
+                let lanes: Option<Vec<Lane>> = order.iter().map(|&lane| all.get(lane as usize).cloned()).collect();
                 match lanes {
                     Some(lanes) => self.define_lanes(op.results[0], lanes),
                     None => return self.unsupported("a lane beyond the operands"),
                 }
                 Ok(())
             }
-            OpKind::Alloca {
-                space,
-                bytes,
-                align,
-            } => self.alloca(op, *space, bytes.next_multiple_of((*align).max(1))),
+            OpKind::Alloca { space, bytes, align } => self.alloca(op, *space, bytes.next_multiple_of((*align).max(1))),
             OpKind::BufferView => {
-                let Some(Value::Buffer { buffer, origin }) =
-                    self.values[op.operands[0].index()].clone()
-                else {
+                let Some(Value::Buffer { buffer, origin }) = self.values[op.operands[0].index()].clone() else {
                     return self.unsupported("a buffer chosen at run time");
                 };
                 let offset = self.lane(op.operands[1])?;
-                let offset = self.apply(
-                    Op::Binary(Binary::AddI, ScalarType::Offset),
-                    &[origin, offset],
-                    None,
-                )?;
+                let offset = self.apply(Op::Binary(Binary::AddI, ScalarType::Offset), &[origin, offset], None)?;
                 self.define(op.results[0], Value::View { buffer, offset });
                 Ok(())
             }
@@ -954,8 +780,7 @@ impl<'a> Compiler<'a> {
                 Ok(())
             }
             OpKind::Refine => {
-                let Some(view @ Value::View { .. }) = self.values[op.operands[0].index()].clone()
-                else {
+                let Some(view @ Value::View { .. }) = self.values[op.operands[0].index()].clone() else {
                     return self.unsupported("a view chosen at run time");
                 };
                 self.define(op.results[0], view);
@@ -968,12 +793,7 @@ impl<'a> Compiler<'a> {
             OpKind::If => {
                 let condition = self.lane(op.operands[0])?;
                 let results = self.results(op)?;
-                self.branch(
-                    &condition,
-                    op.blocks[0],
-                    op.blocks.get(1).copied(),
-                    &results,
-                )?;
+                self.branch(&condition, op.blocks[0], op.blocks.get(1).copied(), &results)?;
                 self.define_results(op, results);
                 Ok(())
             }
@@ -1001,33 +821,16 @@ impl<'a> Compiler<'a> {
                 for lane in self.lanes(op.operands[0])? {
                     let from = self.reg(&lane, ty)?;
                     let to = self.take(ty)?;
-                    self.emit(Inst::Shuffle {
-                        mode: *mode,
-                        ty,
-                        to,
-                        valid,
-                        from,
-                        offset,
-                        width,
-                    })?;
+                    self.emit(Inst::Shuffle { mode: *mode, ty, to, valid, from, offset, width })?;
                     lanes.push(Lane::Reg(to));
                 }
                 self.define_lanes(op.results[0], lanes);
                 self.define_lanes(op.results[1], vec![Lane::Reg(valid)]);
                 Ok(())
             }
-            OpKind::SubgroupReduce {
-                combine,
-                size,
-                stride,
-            } => self.reduce(
-                op,
-                *combine,
-                Group::Lanes {
-                    size: *size,
-                    stride: *stride,
-                },
-            ),
+            OpKind::SubgroupReduce { combine, size, stride } => {
+                self.reduce(op, *combine, Group::Lanes { size: *size, stride: *stride })
+            }
             OpKind::WorkgroupReduce(combine) => self.reduce(op, *combine, Group::Workgroup),
         }
     }
@@ -1040,15 +843,10 @@ impl<'a> Compiler<'a> {
     }
 
     fn iota_lane(&mut self, ty: ScalarType, base: &Lane, step: &Lane, lane: u64) -> Result<Lane> {
-        let lane = Lane::Uniform(Word::Constant(
-            Op::Convert(Convert::TruncI, ScalarType::I64, ty).evaluate([lane, 0, 0]),
-        ));
+        let lane =
+            Lane::Uniform(Word::Constant(Op::Convert(Convert::TruncI, ScalarType::I64, ty).evaluate([lane, 0, 0])));
         let distance = self.apply(Op::Binary(Binary::MulI, ty), &[lane, step.clone()], None)?;
-        self.apply(
-            Op::Binary(Binary::AddI, ty),
-            &[base.clone(), distance],
-            None,
-        )
+        self.apply(Op::Binary(Binary::AddI, ty), &[base.clone(), distance], None)
     }
 
     /// A lane that may be used more than once: a load not made yet is made.
@@ -1066,15 +864,8 @@ impl<'a> Compiler<'a> {
         op: &IrOp,
         make: impl Fn(ScalarType, ScalarType) -> Op,
     ) -> Result<()> {
-        let make = make(
-            self.scalar_type(op.operands[0])?,
-            self.scalar_type(op.results[0])?,
-        );
-        let operands: Vec<Vec<Lane>> = op
-            .operands
-            .iter()
-            .map(|&value| self.lanes(value))
-            .collect::<Result<_>>()?;
+        let make = make(self.scalar_type(op.operands[0])?, self.scalar_type(op.results[0])?);
+        let operands: Vec<Vec<Lane>> = op.operands.iter().map(|&value| self.lanes(value)).collect::<Result<_>>()?;
         self.map_lanes(block, at, op, make, &operands)
     }
 
@@ -1087,11 +878,7 @@ impl<'a> Compiler<'a> {
         }) else {
             return self.unsupported("scf.select of buffers or views");
         };
-        let mut operands: Vec<Vec<Lane>> = op
-            .operands
-            .iter()
-            .map(|&value| self.lanes(value))
-            .collect::<Result<_>>()?;
+        let mut operands: Vec<Vec<Lane>> = op.operands.iter().map(|&value| self.lanes(value)).collect::<Result<_>>()?;
         let count = operands[1].len();
         if operands[0].len() == 1 && count > 1 {
             let condition = self.source(&operands[0][0].clone())?;
@@ -1104,14 +891,7 @@ impl<'a> Compiler<'a> {
         self.map_lanes(block, at, op, Op::Select(ty), &operands)
     }
 
-    fn map_lanes(
-        &mut self,
-        block: BlockId,
-        at: usize,
-        op: &IrOp,
-        make: Op,
-        operands: &[Vec<Lane>],
-    ) -> Result<()> {
+    fn map_lanes(&mut self, block: BlockId, at: usize, op: &IrOp, make: Op, operands: &[Vec<Lane>]) -> Result<()> {
         let count = operands.iter().map(Vec::len).min().unwrap_or(0);
         let result = op.results[0];
         let mut lanes = Vec::with_capacity(count);
@@ -1119,11 +899,7 @@ impl<'a> Compiler<'a> {
             let from: Vec<Lane> = operands.iter().map(|lanes| lanes[lane].clone()).collect();
             // A uniform result is a slot, whatever the analysis expected.
             let uniform = from.iter().all(|lane| matches!(lane, Lane::Uniform(_)));
-            let to = if count == 1 && !uniform {
-                self.target(block, at, op, make)?
-            } else {
-                None
-            };
+            let to = if count == 1 && !uniform { self.target(block, at, op, make)? } else { None };
             lanes.push(self.apply(make, &from, to)?);
         }
         self.define_lanes(result, lanes);
@@ -1137,10 +913,7 @@ impl<'a> Compiler<'a> {
             return Ok(Some(Target::Reg(reg)));
         }
         // What is computed without a register is not stored by this instruction.
-        if self.live.uses[result.index()] != 1
-            || !self.varies[result.index()]
-            || make.result().bits() == 1
-        {
+        if self.live.uses[result.index()] != 1 || !self.varies[result.index()] || make.result().bits() == 1 {
             return Ok(None);
         }
         if make.result().bits() == 64 && !make.result().is_float() {
@@ -1149,18 +922,15 @@ impl<'a> Compiler<'a> {
         let ops = &self.body.block(block).ops;
         let Some((store_at, store)) = ops.iter().enumerate().skip(at + 1).find(|(_, other)| {
             // Nothing between that touches memory or branches.
-            !matches!(
-                other.kind,
-                OpKind::Constant(_) | OpKind::Unary(_) | OpKind::Binary(_) | OpKind::Ternary(_)
-            )
+            !matches!(other.kind, OpKind::Constant(_) | OpKind::Unary(_) | OpKind::Binary(_) | OpKind::Ternary(_))
         }) else {
             return Ok(None);
         };
         let fits = store.kind == OpKind::Store
             && store.operands[0] == result
-            && store.operands[1..].iter().all(|&value| {
-                self.body.constant(value).is_some() || self.values[value.index()].is_some()
-            })
+            && store.operands[1..]
+                .iter()
+                .all(|&value| self.body.constant(value).is_some() || self.values[value.index()].is_some())
             && self.pending.iter().all(|value| op.operands.contains(value));
         if !fits {
             return Ok(None);
@@ -1188,9 +958,7 @@ impl<'a> Compiler<'a> {
             let extent = dim.constant().unwrap_or(1).max(1) as usize;
             part /= extent;
             match self.lane(index)? {
-                Lane::Uniform(Word::Constant(at)) if (at as usize) < extent => {
-                    start += at as usize * part
-                }
+                Lane::Uniform(Word::Constant(at)) if (at as usize) < extent => start += at as usize * part,
                 // Out of range is out of contract; lane 0 is as good as any.
                 Lane::Uniform(Word::Constant(_)) => {}
                 lane if ty.dims.len() == 1 => dynamic = Some(lane),
@@ -1214,22 +982,14 @@ impl<'a> Compiler<'a> {
         };
         let equals = |this: &mut Self, at: usize| {
             let at = Lane::Uniform(Word::Constant(at as u64));
-            this.map(
-                Op::CompareI(IntPredicate::Eq, ScalarType::Index),
-                &[index.clone(), at],
-                None,
-            )
+            this.map(Op::CompareI(IntPredicate::Eq, ScalarType::Index), &[index.clone(), at], None)
         };
         if insert {
             let value = self.lane(op.operands[0])?;
             let value = self.settled(value, op.operands[0])?;
             for (at, lane) in lanes.iter_mut().enumerate() {
                 let here = equals(self, at)?;
-                *lane = self.map(
-                    Op::Select(element),
-                    &[here, value.clone(), lane.clone()],
-                    None,
-                )?;
+                *lane = self.map(Op::Select(element), &[here, value.clone(), lane.clone()], None)?;
             }
             self.define_lanes(op.results[0], lanes);
         } else {
@@ -1249,13 +1009,7 @@ impl<'a> Compiler<'a> {
         for lane in self.lanes(op.operands[0])? {
             let from = self.reg(&lane, ty)?;
             let to = self.take(ty)?;
-            self.emit(Inst::Reduce {
-                combine,
-                ty,
-                to,
-                from,
-                group,
-            })?;
+            self.emit(Inst::Reduce { combine, ty, to, from, group })?;
             lanes.push(Lane::Reg(to));
         }
         self.define_lanes(op.results[0], lanes);
@@ -1268,25 +1022,15 @@ impl<'a> Compiler<'a> {
         let [sx, sy, sz] = self.kernel.workgroup_size;
         let index = |op: Binary| Op::Binary(op, ScalarType::Index);
         Ok(match id {
-            IdKind::WorkGroupCount(axis) => {
-                Lane::Uniform(self.builtin(Builtin::WorkGroupCount(axis.index() as u8)))
-            }
-            IdKind::WorkGroup(Axis::X) if self.program.shape == Shape::Groups => {
-                self.segment_line()
-            }
-            IdKind::WorkGroup(axis) => {
-                Lane::Uniform(self.builtin(Builtin::WorkGroup(axis.index() as u8)))
-            }
+            IdKind::WorkGroupCount(axis) => Lane::Uniform(self.builtin(Builtin::WorkGroupCount(axis.index() as u8))),
+            IdKind::WorkGroup(Axis::X) if self.program.shape == Shape::Groups => self.segment_line(),
+            IdKind::WorkGroup(axis) => Lane::Uniform(self.builtin(Builtin::WorkGroup(axis.index() as u8))),
             IdKind::WorkItem(Axis::X) => self.first_line(),
             IdKind::WorkItem(Axis::Y) if sy == 1 => Lane::Uniform(ZERO),
             IdKind::WorkItem(Axis::Z) if sz == 1 => Lane::Uniform(ZERO),
             IdKind::WorkItem(Axis::Y) => {
                 let row = self.segment_line();
-                if sz == 1 {
-                    row
-                } else {
-                    self.apply(index(Binary::RemUI), &[row, constant(sy)], None)?
-                }
+                if sz == 1 { row } else { self.apply(index(Binary::RemUI), &[row, constant(sy)], None)? }
             }
             IdKind::WorkItem(Axis::Z) => {
                 let row = self.segment_line();
@@ -1301,10 +1045,7 @@ impl<'a> Compiler<'a> {
             }
             IdKind::Dispatch(axis) => {
                 let size = [sx, sy, sz][axis.index()];
-                let (group, item) = (
-                    self.id(IdKind::WorkGroup(axis))?,
-                    self.id(IdKind::WorkItem(axis))?,
-                );
+                let (group, item) = (self.id(IdKind::WorkGroup(axis))?, self.id(IdKind::WorkItem(axis))?);
                 let start = self.apply(index(Binary::MulI), &[group, constant(size)], None)?;
                 self.apply(index(Binary::AddI), &[start, item], None)?
             }
@@ -1312,29 +1053,13 @@ impl<'a> Compiler<'a> {
                 let flat = if self.program.shape == Shape::Groups {
                     self.first_line()
                 } else {
-                    let g = if self.many {
-                        Word::Constant(u64::from(sx))
-                    } else {
-                        ZERO
-                    };
-                    Lane::Affine(Line {
-                        base: self.builtin(Builtin::Flat),
-                        l: ONE,
-                        g,
-                    })
+                    let g = if self.many { Word::Constant(u64::from(sx)) } else { ZERO };
+                    Lane::Affine(Line { base: self.builtin(Builtin::Flat), l: ONE, g })
                 };
-                let op = if id == IdKind::Subgroup {
-                    Binary::DivUI
-                } else {
-                    Binary::RemUI
-                };
+                let op = if id == IdKind::Subgroup { Binary::DivUI } else { Binary::RemUI };
                 let size = crate::ops::SUBGROUP_SIZE;
                 if self.kernel.items() <= size {
-                    if id == IdKind::Subgroup {
-                        Lane::Uniform(ZERO)
-                    } else {
-                        flat
-                    }
+                    if id == IdKind::Subgroup { Lane::Uniform(ZERO) } else { flat }
                 } else {
                     self.map(index(op), &[flat, constant(size)], None)?
                 }
@@ -1354,9 +1079,7 @@ impl<'a> Compiler<'a> {
         let bytes = Word::Constant(bytes);
         let origin = match per {
             // Only where segments are workgroups does a tile hold several of them.
-            Space::Workgroup if self.program.shape == Shape::Groups && self.many => {
-                Self::line(ZERO, ZERO, bytes)
-            }
+            Space::Workgroup if self.program.shape == Shape::Groups && self.many => Self::line(ZERO, ZERO, bytes),
             Space::Workgroup => Lane::Uniform(ZERO),
             Space::Private => {
                 let g = if self.many && self.has_divisor() {
@@ -1396,43 +1119,20 @@ impl<'a> Compiler<'a> {
     }
 
     /// `address + index · stride · size`.
-    fn advance(
-        &mut self,
-        address: Lane,
-        index: &Lane,
-        stride: &Lane,
-        ty: ScalarType,
-    ) -> Result<Lane> {
-        let (mul, add) = (
-            Op::Binary(Binary::MulI, ScalarType::I64),
-            Op::Binary(Binary::AddI, ScalarType::I64),
-        );
-        let stride = self.apply(
-            mul,
-            &[stride.clone(), Lane::Uniform(Word::Constant(ty.bytes()))],
-            None,
-        )?;
+    fn advance(&mut self, address: Lane, index: &Lane, stride: &Lane, ty: ScalarType) -> Result<Lane> {
+        let (mul, add) = (Op::Binary(Binary::MulI, ScalarType::I64), Op::Binary(Binary::AddI, ScalarType::I64));
+        let stride = self.apply(mul, &[stride.clone(), Lane::Uniform(Word::Constant(ty.bytes()))], None)?;
         let distance = self.apply(mul, &[index.clone(), stride], None)?;
         self.apply(add, &[address, distance], None)
     }
 
-    fn access(
-        &mut self,
-        buffer: u32,
-        offset: &Lane,
-        ty: ScalarType,
-        op: &'static str,
-    ) -> Result<Access> {
+    fn access(&mut self, buffer: u32, offset: &Lane, ty: ScalarType, op: &'static str) -> Result<Access> {
         let offsets = match Self::as_line(offset) {
             Some(line) => Offsets::Affine(self.affine(line)),
             None => Offsets::Gather(self.reg(offset, ScalarType::I64)?),
         };
         debug_assert!(ty.bits() >= 8);
-        Ok(Access {
-            buffer,
-            offsets,
-            site: self.site(op),
-        })
+        Ok(Access { buffer, offsets, site: self.site(op) })
     }
 
     /// The byte offsets of a vector's lanes, from its first on.
@@ -1451,12 +1151,7 @@ impl<'a> Compiler<'a> {
             let mut next = Vec::with_capacity(all.len() * extent as usize);
             for lane in all {
                 for at in 0..extent {
-                    next.push(self.advance(
-                        lane.clone(),
-                        &Lane::Uniform(Word::Constant(at)),
-                        &stride,
-                        view.element,
-                    )?);
+                    next.push(self.advance(lane.clone(), &Lane::Uniform(Word::Constant(at)), &stride, view.element)?);
                 }
             }
             all = next;
@@ -1472,46 +1167,26 @@ impl<'a> Compiler<'a> {
     }
 
     /// Reads one element: into a slot if all items share it, else as `to`, or a register of its own.
-    fn read(
-        &mut self,
-        buffer: u32,
-        offset: &Lane,
-        ty: ScalarType,
-        to: Option<Reg>,
-    ) -> Result<Lane> {
+    fn read(&mut self, buffer: u32, offset: &Lane, ty: ScalarType, to: Option<Reg>) -> Result<Lane> {
         if let (Lane::Uniform(offset), None) = (offset, to) {
             let site = self.site("view.load");
             let (to, offset) = (self.slot(), self.slot_of(*offset));
-            self.emit(Inst::LoadScalar {
-                ty,
-                to,
-                buffer,
-                offset,
-                site,
-            })?;
-            return Ok(Lane::Uniform(Word::Slot {
-                slot: to,
-                launch: false,
-            }));
+            self.emit(Inst::LoadScalar { ty, to, buffer, offset, site })?;
+            return Ok(Lane::Uniform(Word::Slot { slot: to, launch: false }));
         }
         let access = self.access(buffer, offset, ty, "view.load")?;
         let to = match to {
             Some(to) => to,
             None => self.take(ty)?,
         };
-        self.emit(Inst::Map {
-            op: Op::Move(ty),
-            to: Target::Reg(to),
-            from: [Source::Memory(access); 3],
-        })?;
+        self.emit(Inst::Map { op: Op::Move(ty), to: Target::Reg(to), from: [Source::Memory(access); 3] })?;
         Ok(Lane::Reg(to))
     }
 
     fn load(&mut self, block: BlockId, at: usize, op: &IrOp) -> Result<()> {
         let (view, indices, result) = (op.operands[0], &op.operands[1..], op.results[0]);
         if let Type::Vector(_) = self.body.ty(result) {
-            let (buffer, offsets, ty) =
-                self.lane_addresses(view, indices, &self.vector_dims(result))?;
+            let (buffer, offsets, ty) = self.lane_addresses(view, indices, &self.vector_dims(result))?;
             let mut lanes = Vec::with_capacity(offsets.len());
             for offset in &offsets {
                 lanes.push(self.read(buffer, offset, ty, None)?);
@@ -1549,11 +1224,7 @@ impl<'a> Compiler<'a> {
                     | OpKind::Select
             );
             if op.operands.contains(&value) {
-                return simple
-                    && op
-                        .results
-                        .iter()
-                        .all(|&result| matches!(self.body.ty(result), Type::Scalar(_)));
+                return simple && op.results.iter().all(|&result| matches!(self.body.ty(result), Type::Scalar(_)));
             }
             if !simple && !matches!(op.kind, OpKind::Constant(_) | OpKind::Load | OpKind::Id(_)) {
                 return false;
@@ -1566,20 +1237,15 @@ impl<'a> Compiler<'a> {
         let result = op.results[0];
         let count = op.operands.len();
         let (mask, pass) = (op.operands[count - 2], op.operands[count - 1]);
-        let (buffer, offsets, ty) = self.lane_addresses(
-            op.operands[0],
-            &op.operands[1..count - 2],
-            &self.vector_dims(result),
-        )?;
+        let (buffer, offsets, ty) =
+            self.lane_addresses(op.operands[0], &op.operands[1..count - 2], &self.vector_dims(result))?;
         let (masks, passes) = (self.lanes(mask)?, self.lanes(pass)?);
         let mut lanes = Vec::with_capacity(offsets.len());
         for ((offset, condition), pass) in offsets.iter().zip(&masks).zip(&passes) {
             let to = self.take(ty)?;
             self.frame.hold(to);
             self.move_to(ty, to, pass)?;
-            self.guard(condition, |this| {
-                this.read(buffer, offset, ty, Some(to)).map(|_| ())
-            })?;
+            self.guard(condition, |this| this.read(buffer, offset, ty, Some(to)).map(|_| ()))?;
             lanes.push(Lane::Reg(to));
         }
         self.define_lanes(result, lanes.clone());
@@ -1592,18 +1258,13 @@ impl<'a> Compiler<'a> {
     fn write(&mut self, buffer: u32, offset: &Lane, ty: ScalarType, value: &Lane) -> Result<()> {
         let access = self.access(buffer, offset, ty, "view.store")?;
         let from = self.source(value)?;
-        self.emit(Inst::Map {
-            op: Op::Move(ty),
-            to: Target::Memory(access),
-            from: [from; 3],
-        })
+        self.emit(Inst::Map { op: Op::Move(ty), to: Target::Memory(access), from: [from; 3] })
     }
 
     fn store(&mut self, op: &IrOp) -> Result<()> {
         let value = op.operands[0];
         let lanes = self.lanes(value)?;
-        let (buffer, offsets, ty) =
-            self.lane_addresses(op.operands[1], &op.operands[2..], &self.vector_dims(value))?;
+        let (buffer, offsets, ty) = self.lane_addresses(op.operands[1], &op.operands[2..], &self.vector_dims(value))?;
         for (offset, lane) in offsets.iter().zip(&lanes) {
             self.write(buffer, offset, ty, lane)?;
         }
@@ -1615,8 +1276,7 @@ impl<'a> Compiler<'a> {
         let mask = op.operands[op.operands.len() - 1];
         let (lanes, masks) = (self.lanes(value)?, self.lanes(mask)?);
         let indices = &op.operands[2..op.operands.len() - 1];
-        let (buffer, offsets, ty) =
-            self.lane_addresses(op.operands[1], indices, &self.vector_dims(value))?;
+        let (buffer, offsets, ty) = self.lane_addresses(op.operands[1], indices, &self.vector_dims(value))?;
         for ((offset, lane), condition) in offsets.iter().zip(&lanes).zip(&masks) {
             self.guard(condition, |this| this.write(buffer, offset, ty, lane))?;
         }
@@ -1628,15 +1288,9 @@ impl<'a> Compiler<'a> {
     fn condition(&mut self, lane: &Lane) -> Result<Condition> {
         Ok(match lane {
             Lane::Uniform(word) => Condition::Slot(self.slot_of(*word)),
-            Lane::Compare {
-                predicate,
-                value,
-                limit,
-            } => Condition::Compare {
-                predicate: *predicate,
-                value: self.affine(*value),
-                limit: self.slot_of(*limit),
-            },
+            Lane::Compare { predicate, value, limit } => {
+                Condition::Compare { predicate: *predicate, value: self.affine(*value), limit: self.slot_of(*limit) }
+            }
             Lane::Affine(_) | Lane::Reg(_) | Lane::Memory(_) | Lane::Both(_) => {
                 Condition::Reg(self.reg(lane, ScalarType::I1)?)
             }
@@ -1664,20 +1318,12 @@ impl<'a> Compiler<'a> {
             _ => {
                 let condition = self.condition(lane)?;
                 let then = self.nested(fill)?;
-                self.emit(Inst::If {
-                    condition,
-                    then,
-                    otherwise: None,
-                })
+                self.emit(Inst::If { condition, then, otherwise: None })
             }
         }
     }
 
-    fn guard_dyn(
-        &mut self,
-        lane: &Lane,
-        fill: &mut dyn FnMut(&mut Self) -> Result<()>,
-    ) -> Result<()> {
+    fn guard_dyn(&mut self, lane: &Lane, fill: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.guard(lane, fill)
     }
 
@@ -1717,10 +1363,7 @@ impl<'a> Compiler<'a> {
             .iter()
             .map(|place| match place.home {
                 Home::Reg(reg) => Lane::Reg(reg),
-                Home::Slot(slot) => Lane::Uniform(Word::Slot {
-                    slot,
-                    launch: false,
-                }),
+                Home::Slot(slot) => Lane::Uniform(Word::Slot { slot, launch: false }),
             })
             .collect()
     }
@@ -1748,11 +1391,7 @@ impl<'a> Compiler<'a> {
                 if from == to {
                     return Ok(());
                 }
-                self.emit(Inst::Scalar(ScalarInst {
-                    op: Op::Move(place.ty),
-                    to,
-                    from: [from; 3],
-                }))
+                self.emit(Inst::Scalar(ScalarInst { op: Op::Move(place.ty), to, from: [from; 3] }))
             }
             (Home::Slot(_), _) => self.unsupported("a uniform value that was not computed as one"),
         }
@@ -1768,8 +1407,7 @@ impl<'a> Compiler<'a> {
                     reads
                 }
                 (Home::Slot(to), Lane::Uniform(Word::Slot { slot, .. })) => *slot == to,
-                (Home::Slot(to), Lane::Affine(line))
-                | (Home::Slot(to), Lane::Compare { value: line, .. }) => {
+                (Home::Slot(to), Lane::Affine(line)) | (Home::Slot(to), Lane::Compare { value: line, .. }) => {
                     [line.base, line.l, line.g]
                         .iter()
                         .any(|word| matches!(word, Word::Slot { slot, .. } if *slot == to))
@@ -1786,15 +1424,8 @@ impl<'a> Compiler<'a> {
             safe.push(match (place.home, lane) {
                 (Home::Slot(_), Lane::Uniform(word)) => {
                     let (from, to) = (self.slot_of(*word), self.slot());
-                    self.emit(Inst::Scalar(ScalarInst {
-                        op: Op::Move(place.ty),
-                        to,
-                        from: [from; 3],
-                    }))?;
-                    Lane::Uniform(Word::Slot {
-                        slot: to,
-                        launch: false,
-                    })
+                    self.emit(Inst::Scalar(ScalarInst { op: Op::Move(place.ty), to, from: [from; 3] }))?;
+                    Lane::Uniform(Word::Slot { slot: to, launch: false })
                 }
                 _ => {
                     let to = self.take(place.ty)?;
@@ -1823,11 +1454,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// A block whose values still live when `then` runs at its end.
-    fn body_block(
-        &mut self,
-        block: BlockId,
-        then: impl FnOnce(&mut Self) -> Result<()>,
-    ) -> Result<()> {
+    fn body_block(&mut self, block: BlockId, then: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let body = self.body;
         let ops = &body.block(block).ops;
         for (at, op) in ops.iter().enumerate() {
@@ -1855,19 +1482,9 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn branch(
-        &mut self,
-        lane: &Lane,
-        then: BlockId,
-        otherwise: Option<BlockId>,
-        results: &[Vec<Place>],
-    ) -> Result<()> {
-        let arm = |this: &mut Self, block: BlockId| {
-            this.body_block(block, |this| this.leave(block, 0, results))
-        };
-        let empty = |this: &Self, block: BlockId| {
-            this.body.block(block).ops.len() <= 1 && results.is_empty()
-        };
+    fn branch(&mut self, lane: &Lane, then: BlockId, otherwise: Option<BlockId>, results: &[Vec<Place>]) -> Result<()> {
+        let arm = |this: &mut Self, block: BlockId| this.body_block(block, |this| this.leave(block, 0, results));
+        let empty = |this: &Self, block: BlockId| this.body.block(block).ops.len() <= 1 && results.is_empty();
         let otherwise = otherwise.filter(|&block| !empty(self, block));
         match (lane, otherwise) {
             (Lane::Uniform(Word::Constant(bits)), _) => {
@@ -1879,11 +1496,7 @@ impl<'a> Compiler<'a> {
             (_, None) => self.guard(lane, |this| arm(this, then)),
             (_, Some(block)) => {
                 let condition = self.condition(lane)?;
-                let held = if let Condition::Reg(reg) = condition {
-                    Some(reg)
-                } else {
-                    None
-                };
+                let held = if let Condition::Reg(reg) = condition { Some(reg) } else { None };
                 if let Some(reg) = held {
                     self.frame.hold(reg);
                 }
@@ -1892,11 +1505,7 @@ impl<'a> Compiler<'a> {
                 if let Some(reg) = held {
                     self.frame.release(reg);
                 }
-                self.emit(Inst::If {
-                    condition,
-                    then,
-                    otherwise: Some(otherwise),
-                })
+                self.emit(Inst::If { condition, then, otherwise: Some(otherwise) })
             }
         }
     }
@@ -1914,40 +1523,25 @@ impl<'a> Compiler<'a> {
         if keys.len() > MAX_KEYS || blocks.len() != keys.len() + 1 {
             return self.unsupported("scf.switch with more than 256 keys");
         }
-        let arm = |this: &mut Self, block: BlockId| {
-            this.body_block(block, |this| this.leave(block, 0, results))
-        };
+        let arm = |this: &mut Self, block: BlockId| this.body_block(block, |this| this.leave(block, 0, results));
         let Some((&key, rest)) = keys.split_first() else {
             return arm(self, blocks[0]);
         };
         let key = Lane::Uniform(Word::Constant(
             Op::Convert(Convert::TruncI, ScalarType::I64, ty).evaluate([key as u64, 0, 0]),
         ));
-        let equal = self.apply(
-            Op::CompareI(IntPredicate::Eq, ty),
-            &[selector.clone(), key],
-            None,
-        )?;
+        let equal = self.apply(Op::CompareI(IntPredicate::Eq, ty), &[selector.clone(), key], None)?;
         let condition = self.condition(&equal)?;
-        let held = if let Condition::Reg(reg) = condition {
-            Some(reg)
-        } else {
-            None
-        };
+        let held = if let Condition::Reg(reg) = condition { Some(reg) } else { None };
         if let Some(reg) = held {
             self.frame.hold(reg);
         }
         let then = self.nested(|this| arm(this, blocks[0]))?;
-        let otherwise =
-            self.nested(|this| this.switch(selector, ty, rest, &blocks[1..], results))?;
+        let otherwise = self.nested(|this| this.switch(selector, ty, rest, &blocks[1..], results))?;
         if let Some(reg) = held {
             self.frame.release(reg);
         }
-        self.emit(Inst::If {
-            condition,
-            then,
-            otherwise: Some(otherwise),
-        })
+        self.emit(Inst::If { condition, then, otherwise: Some(otherwise) })
     }
 
     fn for_loop(&mut self, op: &IrOp) -> Result<()> {
@@ -1968,35 +1562,15 @@ impl<'a> Compiler<'a> {
             places.push(home);
         }
         let site = self.site("scf.for");
-        let below = if ty == ScalarType::Offset {
-            IntPredicate::Ult
-        } else {
-            IntPredicate::Slt
-        };
+        let below = if ty == ScalarType::Offset { IntPredicate::Ult } else { IntPredicate::Slt };
         match (&low, &high, &step) {
             (Lane::Uniform(low), Lane::Uniform(high), Lane::Uniform(step)) => {
-                let (low, high, step) =
-                    (self.slot_of(*low), self.slot_of(*high), self.slot_of(*step));
+                let (low, high, step) = (self.slot_of(*low), self.slot_of(*high), self.slot_of(*step));
                 let to = self.slot();
-                self.define_lanes(
-                    counter,
-                    vec![Lane::Uniform(Word::Slot {
-                        slot: to,
-                        launch: false,
-                    })],
-                );
+                self.define_lanes(counter, vec![Lane::Uniform(Word::Slot { slot: to, launch: false })]);
                 self.want(block, carried, &places);
-                let body = self
-                    .nested(|this| this.body_block(block, |this| this.leave(block, 0, &places)))?;
-                self.emit(Inst::For {
-                    to,
-                    low,
-                    high,
-                    step,
-                    unsigned: ty == ScalarType::Offset,
-                    body,
-                    site,
-                })?;
+                let body = self.nested(|this| this.body_block(block, |this| this.leave(block, 0, &places)))?;
+                self.emit(Inst::For { to, low, high, step, unsigned: ty == ScalarType::Offset, body, site })?;
             }
             (Lane::Uniform(_) | Lane::Affine(_), _, Lane::Uniform(step)) => {
                 // The counter of every item moves alike: one slot moves for all.
@@ -2005,30 +1579,14 @@ impl<'a> Compiler<'a> {
                 };
                 let to = self.slot();
                 let base = self.slot_of(line.base);
-                self.emit(Inst::Scalar(ScalarInst {
-                    op: Op::Move(ScalarType::I64),
-                    to,
-                    from: [base; 3],
-                }))?;
-                let line = Line {
-                    base: Word::Slot {
-                        slot: to,
-                        launch: false,
-                    },
-                    ..line
-                };
+                self.emit(Inst::Scalar(ScalarInst { op: Op::Move(ScalarType::I64), to, from: [base; 3] }))?;
+                let line = Line { base: Word::Slot { slot: to, launch: false }, ..line };
                 let now = Self::line(line.base, line.l, line.g);
                 self.define_lanes(counter, vec![now.clone()]);
                 let step = *step;
                 self.turns(op, &now, &high, below, ty, block, &places, site, |this| {
                     let next = this.add(line.base, step)?;
-                    this.place(
-                        Place {
-                            ty: ScalarType::I64,
-                            home: Home::Slot(to),
-                        },
-                        &Lane::Uniform(next),
-                    )
+                    this.place(Place { ty: ScalarType::I64, home: Home::Slot(to) }, &Lane::Uniform(next))
                 })?;
             }
             _ => {
@@ -2037,24 +1595,10 @@ impl<'a> Compiler<'a> {
                 self.move_to(ty, to, &low)?;
                 self.define_lanes(counter, vec![Lane::Reg(to)]);
                 let now = Lane::Reg(to);
-                self.turns(
-                    op,
-                    &now.clone(),
-                    &high,
-                    below,
-                    ty,
-                    block,
-                    &places,
-                    site,
-                    |this| {
-                        let next = this.map(
-                            Op::Binary(Binary::AddI, ty),
-                            &[now.clone(), step.clone()],
-                            None,
-                        )?;
-                        this.move_to(ty, to, &next)
-                    },
-                )?;
+                self.turns(op, &now.clone(), &high, below, ty, block, &places, site, |this| {
+                    let next = this.map(Op::Binary(Binary::AddI, ty), &[now.clone(), step.clone()], None)?;
+                    this.move_to(ty, to, &next)
+                })?;
                 self.frame.release(to);
             }
         }
@@ -2067,10 +1611,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// A loop whose items leave one by one: while `now` is below `high`.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the parts of one loop, used once each"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "the parts of one loop, used once each")]
     fn turns(
         &mut self,
         op: &IrOp,
@@ -2086,19 +1627,14 @@ impl<'a> Compiler<'a> {
         debug_assert_eq!(op.kind, OpKind::For);
         let mut condition = None;
         let head = self.nested(|this| {
-            let goes_on =
-                this.apply(Op::CompareI(below, ty), &[now.clone(), high.clone()], None)?;
+            let goes_on = this.apply(Op::CompareI(below, ty), &[now.clone(), high.clone()], None)?;
             condition = Some(this.condition(&goes_on)?);
             Ok(())
         })?;
         let Some(condition) = condition else {
             return Ok(());
         };
-        let held = if let Condition::Reg(reg) = condition {
-            Some(reg)
-        } else {
-            None
-        };
+        let held = if let Condition::Reg(reg) = condition { Some(reg) } else { None };
         if let Some(reg) = held {
             self.frame.hold(reg);
         }
@@ -2111,12 +1647,7 @@ impl<'a> Compiler<'a> {
         if let Some(reg) = held {
             self.frame.release(reg);
         }
-        self.emit(Inst::Loop {
-            head,
-            condition,
-            body,
-            site,
-        })
+        self.emit(Inst::Loop { head, condition, body, site })
     }
 
     /// Lets the op that computes what a loop carries write it in place, where the old value is not read later.
@@ -2124,13 +1655,7 @@ impl<'a> Compiler<'a> {
         let ops = &self.body.block(block).ops;
         let Some(terminator) = ops.last() else { return };
         for ((&argument, &yielded), home) in carried.iter().zip(&terminator.operands).zip(places) {
-            let [
-                Place {
-                    home: Home::Reg(reg),
-                    ..
-                },
-            ] = home[..]
-            else {
+            let [Place { home: Home::Reg(reg), .. }] = home[..] else {
                 continue;
             };
             let Some(at) = ops.iter().position(|op| op.results.contains(&yielded)) else {
@@ -2138,11 +1663,7 @@ impl<'a> Compiler<'a> {
             };
             let element_wise = matches!(
                 ops[at].kind,
-                OpKind::Unary(_)
-                    | OpKind::Binary(_)
-                    | OpKind::Ternary(_)
-                    | OpKind::Select
-                    | OpKind::Convert(_)
+                OpKind::Unary(_) | OpKind::Binary(_) | OpKind::Ternary(_) | OpKind::Select | OpKind::Convert(_)
             );
             let unread_later = (at + 1..ops.len()).all(|later| !self.reads(block, later, argument));
             // These give a register a second name.
@@ -2150,24 +1671,12 @@ impl<'a> Compiler<'a> {
                 op.operands.contains(&argument)
                     && matches!(
                         op.kind,
-                        OpKind::Splat
-                            | OpKind::FromElements
-                            | OpKind::Extract
-                            | OpKind::Insert
-                            | OpKind::Lanes(_)
+                        OpKind::Splat | OpKind::FromElements | OpKind::Extract | OpKind::Insert | OpKind::Lanes(_)
                     )
             });
-            let once = terminator
-                .operands
-                .iter()
-                .filter(|&&value| value == yielded)
-                .count()
-                == 1;
-            let integer = self
-                .body
-                .ty(yielded)
-                .scalar()
-                .is_none_or(|ty| ty.bits() == 64 && !ty.is_float() || ty.bits() == 1);
+            let once = terminator.operands.iter().filter(|&&value| value == yielded).count() == 1;
+            let integer =
+                self.body.ty(yielded).scalar().is_none_or(|ty| ty.bits() == 64 && !ty.is_float() || ty.bits() == 1);
             if element_wise && unread_later && !shared && once && !integer {
                 self.wanted.insert(yielded, reg);
             }
@@ -2178,9 +1687,10 @@ impl<'a> Compiler<'a> {
     fn reads(&self, block: BlockId, at: usize, value: ValueId) -> bool {
         let op = &self.body.block(block).ops[at];
         op.operands.contains(&value)
-            || op.blocks.iter().any(|&nested| {
-                (0..self.body.block(nested).ops.len()).any(|at| self.reads(nested, at, value))
-            })
+            || op
+                .blocks
+                .iter()
+                .any(|&nested| (0..self.body.block(nested).ops.len()).any(|at| self.reads(nested, at, value)))
     }
 
     fn while_loop(&mut self, op: &IrOp) -> Result<()> {
@@ -2225,12 +1735,7 @@ impl<'a> Compiler<'a> {
         if let Condition::Reg(reg) = condition {
             self.frame.release(reg);
         }
-        self.emit(Inst::Loop {
-            head: head_block,
-            condition,
-            body,
-            site,
-        })?;
+        self.emit(Inst::Loop { head: head_block, condition, body, site })?;
         for &value in state_values.iter().chain(forwarded_values) {
             self.forget(value);
         }
@@ -2287,20 +1792,13 @@ struct Traits {
 
 impl Traits {
     fn of(body: &Body) -> Self {
-        let mut traits = Self {
-            groups: false,
-            meets: false,
-            divisors: Vec::new(),
-        };
+        let mut traits = Self { groups: false, meets: false, divisors: Vec::new() };
         let mut ids = BTreeSet::new();
         for op in body.blocks.iter().flat_map(|block| &block.ops) {
             match op.kind {
                 OpKind::Id(IdKind::Dispatch(Axis::X)) => ids.extend(op.result()),
                 OpKind::Id(
-                    IdKind::WorkGroup(Axis::X)
-                    | IdKind::WorkItem(Axis::X)
-                    | IdKind::Subgroup
-                    | IdKind::SubgroupLane,
+                    IdKind::WorkGroup(Axis::X) | IdKind::WorkItem(Axis::X) | IdKind::Subgroup | IdKind::SubgroupLane,
                 ) => {
                     traits.groups = true;
                 }
@@ -2308,16 +1806,12 @@ impl Traits {
                 | OpKind::SubgroupShuffle(_)
                 | OpKind::SubgroupReduce { .. }
                 | OpKind::WorkgroupReduce(_)
-                | OpKind::Alloca {
-                    space: Space::Workgroup,
-                    ..
-                } => traits.meets = true,
+                | OpKind::Alloca { space: Space::Workgroup, .. } => traits.meets = true,
                 _ => {}
             }
         }
         for op in body.blocks.iter().flat_map(|block| &block.ops) {
-            if let (OpKind::Binary(Binary::DivUI | Binary::RemUI), &[id, by]) =
-                (&op.kind, &op.operands[..])
+            if let (OpKind::Binary(Binary::DivUI | Binary::RemUI), &[id, by]) = (&op.kind, &op.operands[..])
                 && ids.contains(&id)
             {
                 traits.divisors.push(by);
@@ -2328,13 +1822,7 @@ impl Traits {
 
     /// The divisor to cut tiles by: the least constant, else the first of all.
     fn divisor(&self, body: &Body) -> Option<ValueId> {
-        let constants = self
-            .divisors
-            .iter()
-            .filter(|&&value| body.constant(value).is_some_and(|bits| bits > 0));
-        constants
-            .min_by_key(|&&value| body.constant(value))
-            .or(self.divisors.first())
-            .copied()
+        let constants = self.divisors.iter().filter(|&&value| body.constant(value).is_some_and(|bits| bits > 0));
+        constants.min_by_key(|&&value| body.constant(value)).or(self.divisors.first()).copied()
     }
 }

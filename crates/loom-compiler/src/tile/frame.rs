@@ -22,13 +22,7 @@ pub(super) struct Frame {
 
 impl Frame {
     pub fn new(capacity: u32) -> Self {
-        Self {
-            capacity,
-            top: 0,
-            taken: BTreeMap::new(),
-            free: BTreeMap::new(),
-            fresh: Vec::new(),
-        }
+        Self { capacity, top: 0, taken: BTreeMap::new(), free: BTreeMap::new(), fresh: Vec::new() }
     }
 
     /// Bytes needed so far.
@@ -70,11 +64,7 @@ impl Frame {
     /// Ends an op: what it took and nothing holds is free again.
     pub fn settle(&mut self) {
         for reg in std::mem::take(&mut self.fresh) {
-            if self
-                .taken
-                .get(&reg.0)
-                .is_some_and(|&(_, holders)| holders == 0)
-            {
+            if self.taken.get(&reg.0).is_some_and(|&(_, holders)| holders == 0) {
                 self.drop(reg);
             }
         }

@@ -15,9 +15,7 @@ pub(super) struct Liveness {
 impl Liveness {
     /// Values of `block` that nothing needs after its op `op`.
     pub fn dying(&self, block: BlockId, op: usize) -> &[ValueId] {
-        self.dying[block.index()]
-            .get(op)
-            .map_or(&[], |values| values)
+        self.dying[block.index()].get(op).map_or(&[], |values| values)
     }
 
     pub fn new(body: &Body) -> Self {
@@ -61,11 +59,7 @@ impl Liveness {
                 }
             }
         }
-        let mut dying: Vec<Vec<Vec<ValueId>>> = body
-            .blocks
-            .iter()
-            .map(|b| vec![Vec::new(); b.ops.len()])
-            .collect();
+        let mut dying: Vec<Vec<Vec<ValueId>>> = body.blocks.iter().map(|b| vec![Vec::new(); b.ops.len()]).collect();
         for (value, block) in home.iter().enumerate() {
             if let Some(at) = block.and_then(|block| dying[block.index()].get_mut(last[value])) {
                 at.push(ValueId(value as u32));
@@ -76,8 +70,5 @@ impl Liveness {
 }
 
 fn blocks(body: &Body) -> impl Iterator<Item = (BlockId, &crate::ir::Block)> {
-    body.blocks
-        .iter()
-        .enumerate()
-        .map(|(at, block)| (BlockId(at as u32), block))
+    body.blocks.iter().enumerate().map(|(at, block)| (BlockId(at as u32), block))
 }

@@ -34,6 +34,26 @@ impl CpuImage {
     pub fn program(&self) -> &Program {
         &self.program
     }
+
+    /// Whether some instruction stores to launch argument `argument`.
+    pub fn stores_to(&self, argument: usize) -> bool {
+        let is_it = |buffer: u32| match self.program.buffers.get(buffer as usize) {
+            Some(Buffer::Argument(at)) => *at as usize == argument,
+            Some(Buffer::Workgroup { .. } | Buffer::Private { .. }) | None => false,
+        };
+        self.program.blocks.iter().flatten().any(|inst| match inst {
+            Inst::Map { to: Target::Memory(access), .. } => is_it(access.buffer),
+            Inst::Map { to: Target::Reg(_), .. }
+            | Inst::Scalar(_)
+            | Inst::LoadScalar { .. }
+            | Inst::Spread { .. }
+            | Inst::If { .. }
+            | Inst::For { .. }
+            | Inst::Loop { .. }
+            | Inst::Reduce { .. }
+            | Inst::Shuffle { .. } => false,
+        })
+    }
 }
 
 /// What the tile compiler can not express.

@@ -17,9 +17,7 @@
 
 use crate::eval;
 use crate::ir::Span;
-use crate::ops::{
-    Binary, Classify, Combine, Convert, FloatPredicate, IntPredicate, ShuffleMode, Ternary, Unary,
-};
+use crate::ops::{Binary, Classify, Combine, Convert, FloatPredicate, IntPredicate, ShuffleMode, Ternary, Unary};
 use crate::types::ScalarType;
 
 /// A scalar of the program: an index into its slots, each 64 bits.
@@ -200,11 +198,7 @@ impl Op {
     /// The type of the result.
     pub const fn result(self) -> ScalarType {
         match self {
-            Self::Move(ty)
-            | Self::Unary(_, ty)
-            | Self::Binary(_, ty)
-            | Self::Ternary(_, ty)
-            | Self::Select(ty) => ty,
+            Self::Move(ty) | Self::Unary(_, ty) | Self::Binary(_, ty) | Self::Ternary(_, ty) | Self::Select(ty) => ty,
             Self::CompareI(..) | Self::CompareF(..) | Self::Classify(..) => ScalarType::I1,
             Self::Convert(_, _, ty) => ty,
         }

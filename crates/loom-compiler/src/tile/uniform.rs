@@ -18,12 +18,7 @@ pub(super) struct Ids {
 
 /// For every value whether it varies.
 pub(super) fn varying(body: &Body, ids: Ids) -> Vec<bool> {
-    let mut analysis = Analysis {
-        body,
-        ids,
-        varies: vec![false; body.values.len()],
-        changed: true,
-    };
+    let mut analysis = Analysis { body, ids, varies: vec![false; body.values.len()], changed: true };
     while analysis.changed {
         analysis.changed = false;
         analysis.block(Body::ENTRY);
@@ -60,11 +55,7 @@ impl Analysis<'_> {
 
     /// The operands of a block's terminator.
     fn terminator(&self, block: BlockId) -> &[ValueId] {
-        self.body
-            .block(block)
-            .ops
-            .last()
-            .map_or(&[], |op| &op.operands)
+        self.body.block(block).ops.last().map_or(&[], |op| &op.operands)
     }
 
     fn block(&mut self, block: BlockId) {
@@ -80,10 +71,7 @@ impl Analysis<'_> {
                 let varies = match id {
                     IdKind::WorkGroup(axis) => axis.index() == 0 && self.ids.group_x_varies,
                     IdKind::WorkGroupCount(_) => false,
-                    IdKind::WorkItem(_)
-                    | IdKind::Dispatch(_)
-                    | IdKind::Subgroup
-                    | IdKind::SubgroupLane => true,
+                    IdKind::WorkItem(_) | IdKind::Dispatch(_) | IdKind::Subgroup | IdKind::SubgroupLane => true,
                 };
                 self.results(op, varies);
             }
@@ -94,9 +82,7 @@ impl Analysis<'_> {
                 };
                 self.results(op, varies);
             }
-            OpKind::SubgroupShuffle(_)
-            | OpKind::SubgroupReduce { .. }
-            | OpKind::WorkgroupReduce(_) => {
+            OpKind::SubgroupShuffle(_) | OpKind::SubgroupReduce { .. } | OpKind::WorkgroupReduce(_) => {
                 self.results(op, true);
             }
             OpKind::If | OpKind::Switch(_) => {
@@ -118,9 +104,7 @@ impl Analysis<'_> {
                 self.set(arguments[0], counter);
                 self.block(block);
                 for (at, &result) in op.results.iter().enumerate() {
-                    let varies = bounds
-                        || self.is(op.operands[3 + at])
-                        || self.is(self.terminator(block)[at]);
+                    let varies = bounds || self.is(op.operands[3 + at]) || self.is(self.terminator(block)[at]);
                     self.set(arguments[1 + at], varies);
                     self.set(result, varies);
                 }
@@ -130,9 +114,8 @@ impl Analysis<'_> {
                 self.block(head);
                 self.block(tail);
                 // All or nothing: a state that varies makes the test, and so the number of turns, vary in nearly every case.
-                let varies = self.any(&op.operands)
-                    || self.any(self.terminator(head))
-                    || self.any(self.terminator(tail));
+                let varies =
+                    self.any(&op.operands) || self.any(self.terminator(head)) || self.any(self.terminator(tail));
                 let arguments = [head, tail].map(|block| &self.body.block(block).arguments);
                 for &value in arguments.into_iter().flatten().chain(&op.results) {
                     self.set(value, varies);
@@ -177,9 +160,7 @@ impl Analysis<'_> {
         for &result in &op.results {
             // A view's extents are read with it.
             let mut varies = varies;
-            self.body
-                .ty(result)
-                .each_value(|dim| varies |= self.is(dim));
+            self.body.ty(result).each_value(|dim| varies |= self.is(dim));
             self.set(result, varies);
         }
     }

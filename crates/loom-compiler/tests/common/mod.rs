@@ -18,21 +18,11 @@ pub enum Bound {
 
 impl Bound {
     pub fn f32s(values: &[f32]) -> Self {
-        Self::Bytes(
-            values
-                .iter()
-                .flat_map(|value| value.to_le_bytes())
-                .collect(),
-        )
+        Self::Bytes(values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
 
     pub fn i32s(values: &[i32]) -> Self {
-        Self::Bytes(
-            values
-                .iter()
-                .flat_map(|value| value.to_le_bytes())
-                .collect(),
-        )
+        Self::Bytes(values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
 
     pub fn zeros(bytes: usize) -> Self {
@@ -47,33 +37,20 @@ impl Bound {
     }
 
     pub fn to_f32s(&self) -> Vec<f32> {
-        self.bytes()
-            .chunks_exact(4)
-            .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
-            .collect()
+        self.bytes().chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
     }
 
     pub fn to_i32s(&self) -> Vec<i32> {
-        self.bytes()
-            .chunks_exact(4)
-            .map(|bytes| i32::from_le_bytes(bytes.try_into().unwrap()))
-            .collect()
+        self.bytes().chunks_exact(4).map(|bytes| i32::from_le_bytes(bytes.try_into().unwrap())).collect()
     }
 }
 
 pub fn config(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-        .collect()
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
 /// The kernel, or the diagnostics as text.
-pub fn specialise(
-    source: &str,
-    kernel: &str,
-    bound: &[(&str, &str)],
-) -> Result<Kernel, Diagnostics> {
+pub fn specialise(source: &str, kernel: &str, bound: &[(&str, &str)]) -> Result<Kernel, Diagnostics> {
     Module::parse("test.loom", source)?.specialise(kernel, &config(bound))
 }
 
@@ -92,15 +69,7 @@ pub fn run(kernel: &Kernel, workload: &[u64], bound: &mut [Bound]) -> Result<(),
             Bound::Slot(slot) => Argument::Scalar(*slot),
         })
         .collect();
-    interp::run(
-        kernel,
-        geometry,
-        &mut arguments,
-        Limits {
-            steps: 10_000_000,
-            ..Limits::default()
-        },
-    )
+    interp::run(kernel, geometry, &mut arguments, Limits { steps: 10_000_000, ..Limits::default() })
 }
 
 /// A kernel of one work-item with these arguments and this body.

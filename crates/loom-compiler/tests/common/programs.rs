@@ -245,10 +245,5 @@ kernel.def export("gemv") @gemv(%rows: index) {
 "#;
 
 /// All of them, with a kernel of each.
-pub const ALL: [(&str, &str); 5] = [
-    (AXPBY, "axpby"),
-    (SOFTMAX, "softmax_rows"),
-    (MATMUL, "mm"),
-    (CELL, "cell"),
-    (GEMV, "gemv"),
-];
+pub const ALL: [(&str, &str); 5] =
+    [(AXPBY, "axpby"), (SOFTMAX, "softmax_rows"), (MATMUL, "mm"), (CELL, "cell"), (GEMV, "gemv")];
