@@ -30,28 +30,9 @@ const INT_OPS: [&str; 21] = [
     "shrui",
     "rotli",
 ];
-const FLOAT_OPS: [&str; 8] = [
-    "addf",
-    "subf",
-    "mulf",
-    "divf",
-    "minnumf",
-    "maximumf",
-    "copysignf",
-    "powf",
-];
-const FLOAT_UNARY: [&str; 10] = [
-    "negf",
-    "expf",
-    "tanhf",
-    "logisticf",
-    "floorf",
-    "roundevenf",
-    "sqrtf",
-    "erff",
-    "siluf",
-    "signf",
-];
+const FLOAT_OPS: [&str; 8] = ["addf", "subf", "mulf", "divf", "minnumf", "maximumf", "copysignf", "powf"];
+const FLOAT_UNARY: [&str; 10] =
+    ["negf", "expf", "tanhf", "logisticf", "floorf", "roundevenf", "sqrtf", "erff", "siluf", "signf"];
 
 /// One op over earlier values: the choice of op, and of up to three operands.
 type Step = (u8, u8, u8, u8);
@@ -68,82 +49,33 @@ fn program(steps: &[Step], inputs: &[u32; 8], constants: u8) -> String {
                 let _ = writeln!(body, "%x{at} = scalar.bitcast %c{at} : i32 to f32");
             }
         } else {
-            let _ = writeln!(
-                body,
-                "%v{at} = buffer.view %in[{}] : buffer -> view<1x{ty}>",
-                4 * at
-            );
+            let _ = writeln!(body, "%v{at} = buffer.view %in[{}] : buffer -> view<1x{ty}>", 4 * at);
             let name = if at < 4 { "c" } else { "x" };
-            let _ = writeln!(
-                body,
-                "%{name}{at} = view.load %v{at}[0] : view<1x{ty}> -> {ty}"
-            );
+            let _ = writeln!(body, "%{name}{at} = view.load %v{at}[0] : view<1x{ty}> -> {ty}");
         }
-        if at < 4 {
-            ints.push(format!("%c{at}"))
-        } else {
-            floats.push(format!("%x{at}"))
-        }
+        if at < 4 { ints.push(format!("%c{at}")) } else { floats.push(format!("%x{at}")) }
     }
     for (at, (op, a, b, c)) in steps.iter().enumerate() {
         let int = |pick: &u8| ints[usize::from(*pick) % ints.len()].clone();
         let float = |pick: &u8| floats[usize::from(*pick) % floats.len()].clone();
         let op = usize::from(*op);
         let (is_int, text) = match op % 12 {
-            0..=4 => (
-                true,
-                format!(
-                    "scalar.{} {}, {} : i32",
-                    INT_OPS[op / 12 % 21],
-                    int(a),
-                    int(b)
-                ),
-            ),
-            5 => (
-                true,
-                format!("scalar.fmai {}, {}, {} : i32", int(a), int(b), int(c)),
-            ),
-            6 | 7 => (
-                false,
-                format!(
-                    "scalar.{} {}, {} : f32",
-                    FLOAT_OPS[op / 12 % 8],
-                    float(a),
-                    float(b)
-                ),
-            ),
-            8 => (
-                false,
-                format!("scalar.{} {} : f32", FLOAT_UNARY[op / 12 % 10], float(a)),
-            ),
+            0..=4 => (true, format!("scalar.{} {}, {} : i32", INT_OPS[op / 12 % 21], int(a), int(b))),
+            5 => (true, format!("scalar.fmai {}, {}, {} : i32", int(a), int(b), int(c))),
+            6 | 7 => (false, format!("scalar.{} {}, {} : f32", FLOAT_OPS[op / 12 % 8], float(a), float(b))),
+            8 => (false, format!("scalar.{} {} : f32", FLOAT_UNARY[op / 12 % 10], float(a))),
             9 => (false, format!("scalar.sitofp {} : i32 to f32", int(a))),
             10 => (true, format!("scalar.fptosi {} : f32 to i32", float(a))),
             _ => {
-                let _ = writeln!(
-                    body,
-                    "%p{at} = scalar.cmpi slt, {}, {} : i32",
-                    int(a),
-                    int(b)
-                );
-                (
-                    false,
-                    format!("scf.select %p{at}, {}, {} : f32", float(b), float(c)),
-                )
+                let _ = writeln!(body, "%p{at} = scalar.cmpi slt, {}, {} : i32", int(a), int(b));
+                (false, format!("scf.select %p{at}, {}, {} : f32", float(b), float(c)))
             }
         };
         let _ = writeln!(body, "%r{at} = {text}");
         let ty = if is_int { "i32" } else { "f32" };
-        let _ = writeln!(
-            body,
-            "%w{at} = buffer.view %out[{}] : buffer -> view<1x{ty}>",
-            4 * at
-        );
+        let _ = writeln!(body, "%w{at} = buffer.view %out[{}] : buffer -> view<1x{ty}>", 4 * at);
         let _ = writeln!(body, "view.store %r{at}, %w{at}[0] : {ty}, view<1x{ty}>");
-        if is_int {
-            ints.push(format!("%r{at}"))
-        } else {
-            floats.push(format!("%r{at}"))
-        }
+        if is_int { ints.push(format!("%r{at}")) } else { floats.push(format!("%r{at}")) }
     }
     single("%in: buffer, %out: buffer", &body)
 }
@@ -197,10 +129,7 @@ fn what_folds_leaves_only_the_stores() {
     use loom_compiler::ops::OpKind;
     for op in &folded.body.blocks[0].ops {
         assert!(
-            matches!(
-                op.kind,
-                OpKind::Constant(_) | OpKind::BufferView | OpKind::Store | OpKind::Return
-            ),
+            matches!(op.kind, OpKind::Constant(_) | OpKind::BufferView | OpKind::Store | OpKind::Return),
             "{op:?} is left"
         );
     }
@@ -213,21 +142,8 @@ fn equal_ops_are_one_and_unused_ones_none() {
                 %a = scalar.muli %x, %x : i32\n%c = scalar.muli %x, %x : i32\n%d = scalar.addi %a, %c : i32\n\
                 %unused = scalar.divsi %d, %x : i32\nview.store %d, %v[1] : i32, view<4xi32>";
     let kernel = kernel(&single("%b: buffer", body), "k", &[]);
-    let count = |op: Binary| {
-        kernel.body.blocks[0]
-            .ops
-            .iter()
-            .filter(|other| other.kind == OpKind::Binary(op))
-            .count()
-    };
-    assert_eq!(
-        (
-            count(Binary::MulI),
-            count(Binary::AddI),
-            count(Binary::DivSI)
-        ),
-        (1, 1, 0)
-    );
+    let count = |op: Binary| kernel.body.blocks[0].ops.iter().filter(|other| other.kind == OpKind::Binary(op)).count();
+    assert_eq!((count(Binary::MulI), count(Binary::AddI), count(Binary::DivSI)), (1, 1, 0));
 }
 
 #[test]

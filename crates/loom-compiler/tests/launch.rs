@@ -16,10 +16,7 @@ fn launch(parameters: &str, ops: &str, x: &str) -> String {
 }
 
 fn count(source: &str, workload: &[u64]) -> Result<u32, LaunchError> {
-    kernel(source, "k", &[])
-        .launch
-        .geometry(workload)
-        .map(|geometry| geometry.workgroups[0])
+    kernel(source, "k", &[]).launch.geometry(workload).map(|geometry| geometry.workgroups[0])
 }
 
 #[test]
@@ -30,13 +27,7 @@ fn rounds_up_through_a_function_and_config() {
         "%g",
     );
     let program = kernel(&source, "k", &[]).launch;
-    assert_eq!(
-        program.geometry(&[65]),
-        Ok(Geometry {
-            workgroups: [3, 2, 1],
-            workgroup_size: [4, 2, 1]
-        })
-    );
+    assert_eq!(program.geometry(&[65]), Ok(Geometry { workgroups: [3, 2, 1], workgroup_size: [4, 2, 1] }));
     assert_eq!(count(&source, &[0]), Ok(0));
     assert_eq!(count(&source, &[64]), Ok(2));
     let bound = kernel(&source, "k", &[("@items", "10")]).launch;
@@ -45,63 +36,25 @@ fn rounds_up_through_a_function_and_config() {
 
 #[test]
 fn index_is_64_bits_and_counts_32() {
-    let source = launch(
-        "%n: index",
-        "%big = index.constant 4294967296 : index\n%g = index.div %n, %big : index",
-        "%g",
-    );
+    let source = launch("%n: index", "%big = index.constant 4294967296 : index\n%g = index.div %n, %big : index", "%g");
     assert_eq!(count(&source, &[7 << 32]), Ok(7));
     assert_eq!(count(&source, &[u64::from(u32::MAX) << 32]), Ok(u32::MAX));
     let plain = launch("%n: index", "", "%n");
-    assert_eq!(
-        count(&plain, &[1 << 32]),
-        Err(LaunchError::Count {
-            axis: 0,
-            found: 1 << 32
-        })
-    );
-    assert_eq!(
-        count(&plain, &[u64::MAX]),
-        Err(LaunchError::Count { axis: 0, found: -1 })
-    );
+    assert_eq!(count(&plain, &[1 << 32]), Err(LaunchError::Count { axis: 0, found: 1 << 32 }));
+    assert_eq!(count(&plain, &[u64::MAX]), Err(LaunchError::Count { axis: 0, found: -1 }));
 }
 
 #[test]
 fn slots_hold_bits_in_their_low_end() {
     let source = launch("%n: i8", "%g = index.cast %n : i8 to index", "%g");
     assert_eq!(count(&source, &[0xffff_ff07]), Ok(7));
-    let floats = launch(
-        "%x: f32",
-        "%i = scalar.fptosi %x : f32 to i32\n%g = index.cast %i : i32 to index",
-        "%g",
-    );
-    assert_eq!(
-        count(&floats, &[u64::from(6.75f32.to_bits()) | 1 << 40]),
-        Ok(6)
-    );
+    let floats = launch("%x: f32", "%i = scalar.fptosi %x : f32 to i32\n%g = index.cast %i : i32 to index", "%g");
+    assert_eq!(count(&floats, &[u64::from(6.75f32.to_bits()) | 1 << 40]), Ok(6));
     let offsets = launch("%o: offset", "%g = index.cast %o : offset to index", "%g");
     assert_eq!(count(&offsets, &[5]), Ok(5));
-    assert_eq!(
-        count(&offsets, &[1 << 63]),
-        Err(LaunchError::Offset {
-            argument: 0,
-            found: 1 << 63
-        })
-    );
-    assert_eq!(
-        count(&offsets, &[]),
-        Err(LaunchError::Arguments {
-            expected: 1,
-            found: 0
-        })
-    );
-    assert_eq!(
-        count(&offsets, &[1, 2]),
-        Err(LaunchError::Arguments {
-            expected: 1,
-            found: 2
-        })
-    );
+    assert_eq!(count(&offsets, &[1 << 63]), Err(LaunchError::Offset { argument: 0, found: 1 << 63 }));
+    assert_eq!(count(&offsets, &[]), Err(LaunchError::Arguments { expected: 1, found: 0 }));
+    assert_eq!(count(&offsets, &[1, 2]), Err(LaunchError::Arguments { expected: 1, found: 2 }));
 }
 
 #[test]
@@ -125,10 +78,7 @@ fn structured_control_flow() {
          %m, %g = scf.while(%a = %n, %k = %z : index, index) -> (index, index) {\n%go = index.cmp sgt, %a, %o : index\nscf.condition %go, %a, %k : i1, index, index\n} do(%b: index, %l: index) {\n%h = index.div %b, %two : index\n%l2 = index.add %l, %o : index\nscf.yield %h, %l2 : index, index\n}",
         "%g",
     );
-    assert_eq!(
-        (count(&halving, &[1]), count(&halving, &[1000])),
-        (Ok(0), Ok(9))
-    );
+    assert_eq!((count(&halving, &[1]), count(&halving, &[1000])), (Ok(0), Ok(9)));
     let table = launch(
         "%n: index",
         "%a = index.constant 40 : index\n%b = index.constant 50 : index\n%c = index.constant 60 : index\n\
@@ -136,19 +86,13 @@ fn structured_control_flow() {
          %h = scf.switch %n -> (index) { case 1 { scf.yield %a : index } default { scf.yield %g : index } }",
         "%h",
     );
-    assert_eq!(
-        [0, 1, 7, 8].map(|n| count(&table, &[n])),
-        [Ok(40), Ok(40), Ok(50), Ok(60)]
-    );
+    assert_eq!([0, 1, 7, 8].map(|n| count(&table, &[n])), [Ok(40), Ok(40), Ok(50), Ok(60)]);
 }
 
 #[test]
 fn a_program_that_does_not_end_is_an_error() {
-    let source = launch(
-        "%n: index",
-        "%t = scalar.constant true : i1\nscf.while {\nscf.condition %t : i1\n} do {\n}",
-        "%n",
-    );
+    let source =
+        launch("%n: index", "%t = scalar.constant true : i1\nscf.while {\nscf.condition %t : i1\n} do {\n}", "%n");
     assert_eq!(count(&source, &[1]), Err(LaunchError::Steps));
 }
 

@@ -33,34 +33,19 @@ fn vector(words: &[i32], ops: &str, lanes: usize) -> Vec<i32> {
 #[test]
 fn lanes_move() {
     let x = [1, 2, 3, 4, 5, 6, 7, 8];
-    let case = |ops: &str, expected: &[i32]| {
-        assert_eq!(vector(&x, ops, expected.len()), expected, "{ops}")
-    };
-    case(
-        "%r = vector.slice %x[2] : vector<8xi32> -> vector<3xi32>",
-        &[3, 4, 5],
-    );
-    case(
-        "%r = vector.shuffle<[7, 6, 5, 4, 3, 2, 1, 0]> %x : vector<8xi32>",
-        &[8, 7, 6, 5, 4, 3, 2, 1],
-    );
+    let case = |ops: &str, expected: &[i32]| assert_eq!(vector(&x, ops, expected.len()), expected, "{ops}");
+    case("%r = vector.slice %x[2] : vector<8xi32> -> vector<3xi32>", &[3, 4, 5]);
+    case("%r = vector.shuffle<[7, 6, 5, 4, 3, 2, 1, 0]> %x : vector<8xi32>", &[8, 7, 6, 5, 4, 3, 2, 1]);
     let halves = "%a = vector.slice %x[0] : vector<8xi32> -> vector<4xi32>\n%b2 = vector.slice %x[4] : vector<8xi32> -> vector<4xi32>\n";
     case(
-        &format!(
-            "{halves}%r = vector.concat<0> %b2, %a : vector<4xi32>, vector<4xi32> -> vector<8xi32>"
-        ),
+        &format!("{halves}%r = vector.concat<0> %b2, %a : vector<4xi32>, vector<4xi32> -> vector<8xi32>"),
         &[5, 6, 7, 8, 1, 2, 3, 4],
     );
     case(
-        &format!(
-            "{halves}%r = vector.interleave<0> %a, %b2 : vector<4xi32>, vector<4xi32> -> vector<8xi32>"
-        ),
+        &format!("{halves}%r = vector.interleave<0> %a, %b2 : vector<4xi32>, vector<4xi32> -> vector<8xi32>"),
         &[1, 5, 2, 6, 3, 7, 4, 8],
     );
-    case(
-        "%even, %r = vector.deinterleave<0> %x : vector<8xi32> -> vector<4xi32>, vector<4xi32>",
-        &[2, 4, 6, 8],
-    );
+    case("%even, %r = vector.deinterleave<0> %x : vector<8xi32> -> vector<4xi32>, vector<4xi32>", &[2, 4, 6, 8]);
     // Rank 2 by way of a bitcast-free insert: rows of a 2 x 4 block.
     let block = "%z = vector.constant 0 : vector<2x4xi32>\n%p = vector.slice %x[0] : vector<8xi32> -> vector<4xi32>\n\
                  %q = vector.slice %x[4] : vector<8xi32> -> vector<4xi32>\n%i0 = vector.insert %p into %z[0] : vector<4xi32>, vector<2x4xi32>\n\
@@ -90,9 +75,7 @@ fn lanes_move() {
         &[1, 2, 3, 4],
     );
     case(
-        &format!(
-            "{block}%e = vector.extract %m[1, 2] : vector<2x4xi32> -> i32\n%r = vector.splat %e : vector<2xi32>"
-        ),
+        &format!("{block}%e = vector.extract %m[1, 2] : vector<2x4xi32> -> i32\n%r = vector.splat %e : vector<2xi32>"),
         &[7, 7],
     );
 }
@@ -100,9 +83,7 @@ fn lanes_move() {
 #[test]
 fn vectors_compute() {
     let x = [4, -3, 2, 9];
-    let case = |ops: &str, expected: &[i32]| {
-        assert_eq!(vector(&x, ops, expected.len()), expected, "{ops}")
-    };
+    let case = |ops: &str, expected: &[i32]| assert_eq!(vector(&x, ops, expected.len()), expected, "{ops}");
     case("%r = vector.addi %x, %x : vector<4xi32>", &[8, -6, 4, 18]);
     case(
         "%c = vector.constant 3 : vector<4xi32>\n%m = vector.cmpi slt, %x, %c : vector<4xi32> -> vector<4xi1>\n%r = vector.select %m, %c, %x : vector<4xi32>",
@@ -167,15 +148,9 @@ fn masked_lanes_touch_nothing() {
                vector.store.mask %y, %w[%lo], %m : vector<4xi32>, view<4xi32>, vector<4xi1>\n\
                %o = buffer.view %b[16] : buffer -> view<4xi32>\nvector.store %x, %o[0] : vector<4xi32>, view<4xi32>";
     let ops = ops
-        .replace(
-            "%one = index.constant 1 : index\n",
-            "%step = index.constant 1 : index\n",
-        )
+        .replace("%one = index.constant 1 : index\n", "%step = index.constant 1 : index\n")
         .replace("step %one", "step %step");
-    assert_eq!(
-        on(&[1, 2, 3, 4, 0, 0, 0, 0], &ops),
-        [1, 2, 6, 8, 3, 4, 7, 7]
-    );
+    assert_eq!(on(&[1, 2, 3, 4, 0, 0, 0, 0], &ops), [1, 2, 6, 8, 3, 4, 7, 7]);
 }
 
 #[test]
@@ -269,65 +244,26 @@ fn shuffles() {
         group(size, &ops)
     };
     let expect = |size: i32, source: fn(i32) -> i32| (0..size).map(source).collect::<Vec<i32>>();
-    assert_eq!(
-        shuffle("xor", 5, "%w8", 32),
-        expect(32, |lane| (lane ^ 5) + 1)
-    );
-    assert_eq!(
-        shuffle("up", 3, "%w8", 32),
-        expect(32, |lane| if lane % 8 >= 3 { lane - 2 } else { -1 })
-    );
-    assert_eq!(
-        shuffle("down", 3, "%w8", 32),
-        expect(32, |lane| if lane % 8 < 5 { lane + 4 } else { -1 })
-    );
-    assert_eq!(
-        shuffle("index", 6, "%w8", 32),
-        expect(32, |lane| lane / 8 * 8 + 7)
-    );
+    assert_eq!(shuffle("xor", 5, "%w8", 32), expect(32, |lane| (lane ^ 5) + 1));
+    assert_eq!(shuffle("up", 3, "%w8", 32), expect(32, |lane| if lane % 8 >= 3 { lane - 2 } else { -1 }));
+    assert_eq!(shuffle("down", 3, "%w8", 32), expect(32, |lane| if lane % 8 < 5 { lane + 4 } else { -1 }));
+    assert_eq!(shuffle("index", 6, "%w8", 32), expect(32, |lane| lane / 8 * 8 + 7));
     assert_eq!(shuffle("index", 8, "%w8", 32), expect(32, |_| -1));
     assert_eq!(shuffle("up", -1, "%w32", 32), expect(32, |_| -1));
     // Two subgroups, the second with eight lanes only.
-    assert_eq!(
-        shuffle("xor", 16, "%w32", 40),
-        expect(40, |lane| if lane < 32 { (lane ^ 16) + 1 } else { -1 })
-    );
+    assert_eq!(shuffle("xor", 16, "%w32", 40), expect(40, |lane| if lane < 32 { (lane ^ 16) + 1 } else { -1 }));
 }
 
 #[test]
 fn reductions() {
-    assert_eq!(
-        group(40, "%r = kernel.subgroup.reduce<addi> %x : i32"),
-        [vec![528; 32], vec![292; 8]].concat()
-    );
-    assert_eq!(
-        group(40, "%r = kernel.workgroup.reduce<addi> %x : i32"),
-        [820; 40]
-    );
-    assert_eq!(
-        group(6, "%r = kernel.workgroup.reduce<maxsi> %x : i32"),
-        [6; 6]
-    );
-    let clusters: Vec<i32> = (0..32)
-        .map(|lane| (lane / 4 * 4 + 1..=lane / 4 * 4 + 4).sum())
-        .collect();
-    assert_eq!(
-        group(
-            32,
-            "%r = kernel.subgroup.reduce<addi> %x {cluster_size = 4} : i32"
-        ),
-        clusters
-    );
-    let strided: Vec<i32> = (0..32)
-        .map(|lane: i32| (0..4).map(|k| lane / 16 * 16 + lane % 4 + 4 * k + 1).sum())
-        .collect();
-    assert_eq!(
-        group(
-            32,
-            "%r = kernel.subgroup.reduce<addi> %x {cluster_size = 4, cluster_stride = 4} : i32"
-        ),
-        strided
-    );
+    assert_eq!(group(40, "%r = kernel.subgroup.reduce<addi> %x : i32"), [vec![528; 32], vec![292; 8]].concat());
+    assert_eq!(group(40, "%r = kernel.workgroup.reduce<addi> %x : i32"), [820; 40]);
+    assert_eq!(group(6, "%r = kernel.workgroup.reduce<maxsi> %x : i32"), [6; 6]);
+    let clusters: Vec<i32> = (0..32).map(|lane| (lane / 4 * 4 + 1..=lane / 4 * 4 + 4).sum()).collect();
+    assert_eq!(group(32, "%r = kernel.subgroup.reduce<addi> %x {cluster_size = 4} : i32"), clusters);
+    let strided: Vec<i32> =
+        (0..32).map(|lane: i32| (0..4).map(|k| lane / 16 * 16 + lane % 4 + 4 * k + 1).sum()).collect();
+    assert_eq!(group(32, "%r = kernel.subgroup.reduce<addi> %x {cluster_size = 4, cluster_stride = 4} : i32"), strided);
     let pair = "%p = vector.from_elements %x, %one : vector<2xi32>\n%q = kernel.workgroup.reduce<addi> %p : vector<2xi32>\n\
                 %a = vector.extract %q[0] : vector<2xi32> -> i32\n%c = vector.extract %q[1] : vector<2xi32> -> i32\n%r = scalar.subi %a, %c : i32";
     assert_eq!(group(4, pair), [6; 4]);
@@ -351,11 +287,7 @@ fn ids_count_axes_in_order() {
     for group in 0..4 {
         for flat in 0..48 {
             let at = |row: usize| found[(group * 3 + row) * 48 + flat];
-            assert_eq!(
-                [at(0), at(1), at(2)],
-                [flat as i32, (group / 2 * 4 + flat / 12) as i32, 2],
-                "{group} {flat}"
-            );
+            assert_eq!([at(0), at(1), at(2)], [flat as i32, (group / 2 * 4 + flat / 12) as i32, 2], "{group} {flat}");
         }
     }
 }
@@ -365,17 +297,8 @@ fn fault(source: &str, words: usize) -> Fault {
     let kernel = kernel(source, "k", &[]);
     let mut bytes = vec![0; 4 * words];
     let geometry = kernel.launch.geometry(&[]).unwrap();
-    let limits = Limits {
-        steps: 10_000,
-        ..Limits::default()
-    };
-    interp::run(
-        &kernel,
-        geometry,
-        &mut [Argument::Buffer(&mut bytes)],
-        limits,
-    )
-    .expect_err("a fault")
+    let limits = Limits { steps: 10_000, ..Limits::default() };
+    interp::run(&kernel, geometry, &mut [Argument::Buffer(&mut bytes)], limits).expect_err("a fault")
 }
 
 #[test]
@@ -393,51 +316,23 @@ fn faults_name_the_access() {
         "%k = index.constant 4 : index\n%j = index.add %i, %k : index\n%x = view.load %v[%i, %j] : view<4x4xi32> -> i32\nview.store %x, %v[0, 0] : i32, view<4x4xi32>",
     );
     match fault(&far, 16) {
-        Fault::OutOfBounds {
-            axis: 1,
-            index: 4,
-            limit: 4,
-            at: span,
-        } => assert_eq!(span.start, at(&far, "view.load %v[%i")),
+        Fault::OutOfBounds { axis: 1, index: 4, limit: 4, at: span } => {
+            assert_eq!(span.start, at(&far, "view.load %v[%i"))
+        }
         other => panic!("{other}"),
     }
     // The view promises 64 bytes, the binding has 60.
     let short = body("view.store %n, %v[3, 3] : i32, view<4x4xi32>");
-    assert!(matches!(
-        fault(&short, 15),
-        Fault::OutOfBounds {
-            axis: 2,
-            index: 63,
-            limit: 60,
-            ..
-        }
-    ));
+    assert!(matches!(fault(&short, 15), Fault::OutOfBounds { axis: 2, index: 63, limit: 60, .. }));
     let below = body(
         "%k = index.constant -1 : index\n%j = index.add %i, %k : index\nview.store %n, %v[%j, 0] : i32, view<4x4xi32>",
     );
-    assert!(matches!(
-        fault(&below, 16),
-        Fault::OutOfBounds {
-            axis: 0,
-            index: -1,
-            limit: 4,
-            ..
-        }
-    ));
+    assert!(matches!(fault(&below, 16), Fault::OutOfBounds { axis: 0, index: -1, limit: 4, .. }));
     let wide = body(
         "%w = vector.load %v[0, %i] : view<4x4xi32> -> vector<4xi32>\n%k = index.constant 1 : index\n%j = index.add %i, %k : index\nvector.store %w, %v[0, %j] : vector<4xi32>, view<4x4xi32>",
     );
-    assert!(matches!(
-        fault(&wide, 16),
-        Fault::OutOfBounds {
-            axis: 1,
-            index: 4,
-            limit: 4,
-            ..
-        }
-    ));
-    let endless =
-        body("%t = scalar.constant true : i1\nscf.while {\nscf.condition %t : i1\n} do {\n}");
+    assert!(matches!(fault(&wide, 16), Fault::OutOfBounds { axis: 1, index: 4, limit: 4, .. }));
+    let endless = body("%t = scalar.constant true : i1\nscf.while {\nscf.condition %t : i1\n} do {\n}");
     assert_eq!(fault(&endless, 16), Fault::Steps { limit: 10_000 });
 }
 
@@ -454,20 +349,12 @@ fn a_barrier_that_not_all_reach_is_a_fault() {
 fn arguments_are_checked() {
     let kernel = kernel(&single("%b: buffer, %n: i32", ""), "k", &[]);
     let geometry = kernel.launch.geometry(&[]).unwrap();
-    let run = |arguments: &mut [Argument<'_>]| {
-        interp::run(&kernel, geometry, arguments, Limits::default())
-    };
-    assert!(matches!(
-        run(&mut [Argument::Scalar(1), Argument::Scalar(1)]),
-        Err(Fault::Argument { argument: 0, .. })
-    ));
+    let run = |arguments: &mut [Argument<'_>]| interp::run(&kernel, geometry, arguments, Limits::default());
+    assert!(matches!(run(&mut [Argument::Scalar(1), Argument::Scalar(1)]), Err(Fault::Argument { argument: 0, .. })));
     assert!(matches!(
         run(&mut [Argument::Buffer(&mut []), Argument::Buffer(&mut [])]),
         Err(Fault::Argument { argument: 1, .. })
     ));
-    assert!(matches!(
-        run(&mut [Argument::Buffer(&mut [])]),
-        Err(Fault::Argument { argument: 2, .. })
-    ));
+    assert!(matches!(run(&mut [Argument::Buffer(&mut [])]), Err(Fault::Argument { argument: 2, .. })));
     assert!(run(&mut [Argument::Buffer(&mut []), Argument::Scalar(1)]).is_ok());
 }

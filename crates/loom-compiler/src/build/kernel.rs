@@ -123,6 +123,9 @@ impl<'m> Builder<'m> {
         }
         let mut clause = where_at;
         self.where_clause(&mut clause)?;
+        if clause.peek() != Some(Kind::BraceOpen) {
+            return clause.expected("the kernel's body `{ .. }`");
+        }
         let ended = self.block_ops(body, Terminator::KernelReturn);
         self.names.leave(mark);
         ended?;
