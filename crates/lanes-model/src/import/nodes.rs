@@ -138,7 +138,11 @@ impl Builder<'_> {
         match fault {
             Fault::Unsupported(why) => {
                 self.note_unsupported(why.clone());
-                ModelError::Unsupported { node, op, why }
+                // That it mixes lanes is the stronger reason: no support would help.
+                match self.mixes.clone().filter(|mixes| mixes.node == node) {
+                    Some(mixes) => ModelError::MixesLanes(mixes),
+                    None => ModelError::Unsupported { node, op, why },
+                }
             }
             Fault::Malformed(why) => {
                 self.note_unsupported(why.clone());
