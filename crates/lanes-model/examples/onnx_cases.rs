@@ -157,7 +157,7 @@ fn run(
             } else {
                 worst.max(difference)
             };
-            if !(difference <= tolerance) {
+            if difference.is_nan() || difference > tolerance {
                 return Err(Verdict::Wrong(format!(
                     "output {at}: {a} where {e} is expected"
                 )));

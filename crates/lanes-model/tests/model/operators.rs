@@ -409,9 +409,9 @@ fn layout_only_names_axes() {
             .output("h", F32, &["?", "?", "?"]);
         import(model.encode()).unwrap()
     };
-    let x = vec![vec![0.5f32, -1.0, 2.0, 0.25, -0.75, 1.5]];
+    let x = [vec![vec![0.5f32, -1.0, 2.0, 0.25, -0.75, 1.5]]];
     let (steps_first, batch_first) = (model(0), model(1));
-    assert_eq!(turn(&steps_first, &[x.clone()]), turn(&batch_first, &[x]));
+    assert_eq!(turn(&steps_first, &x), turn(&batch_first, &x));
     assert_eq!(
         (steps_first.lane_axes["y"], batch_first.lane_axes["y"]),
         (2, 0)
