@@ -1,2 +1,59 @@
 //! Many stateful streams through one resident model, on any accelerator.
+//!
+//! ```text
+//! onnx::load ──> Model ──lower──> PlannedModel on a Device ──> LanesBuilder ──> Runnable ──spawn──> Stream ──call──> Outputs
+//! ```
+//!
+//! ```
+//! use lanes::lanes::{LanesBuilder, Value};
+//!
+//! // A model of one's own making: [B, 64] times 2. `onnx::load` reads a file.
+//! let bytes = lanes::onnx::build::null_model(64);
+//! let model = lanes::onnx::load_bytes(bytes, "null", &lanes::onnx::ImportOptions::default())?;
+//! let device = lanes::open("cpu", &lanes::OpenOptions::default())?;
+//! let runnable = LanesBuilder::new(lanes::planned(device, &model)?).lanes(4).build()?;
+//!
+//! let stream = runnable.spawn_blocking()?;
+//! let outputs = stream.call_blocking(&[Value::new(&[64], &[1.5f32; 64])])?;
+//! assert_eq!(outputs.get::<f32>(0), Some(&[3.0f32; 64][..]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![deny(unsafe_code)]
+
+mod backends;
+
+pub use backends::{Absent, BackendError, OpenOptions, absent, devices, open};
+pub use lanes_core::*;
+/// Loom kernels: text to verified modules to images.
+pub use loom_compiler as loom;
+
+use std::sync::Arc;
+
+/// ONNX files: import, inspection, the oracle, and the lowering to plans.
+pub mod onnx {
+    pub use lanes_model::*;
+}
+
+/// Why a model cannot be served on a device.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// Something in the model has no lowering.
+    #[error(transparent)]
+    Lower(#[from] lanes_model::lower::LowerError),
+    /// The device does not take the plan.
+    #[error(transparent)]
+    Device(#[from] device::DeviceError),
+}
+
+/// A model lowered for a device, ready for [`lanes::LanesBuilder`].
+///
+/// # Errors
+/// [`PlanError::Lower`] names the node that has no lowering; [`PlanError::Device`] comes from the device's own checks.
+pub fn planned(
+    device: Arc<dyn device::Device>,
+    model: &lanes_model::Model,
+) -> Result<planned::PlannedModel, PlanError> {
+    let lowered = lanes_model::lower::lower(model)?;
+    Ok(planned::PlannedModel::refusing(device, lowered.plan, lowered.signature, lowered.reasons)?)
+}

@@ -1,2 +1,56 @@
-//! The command line of `lanes`.
-fn main() {}
+//! The command line of `lanes`: serve, check, inspect and time streaming models.
+//!
+//! Results go to stdout, everything else to stderr. Exit status: 0 done, 1 a check found a difference or a run failed,
+//! 2 the input or the usage is wrong.
+#![deny(unsafe_code)]
+
+mod args;
+mod bench;
+mod check;
+mod churn;
+mod devices;
+mod error;
+mod inspect;
+mod load;
+mod npy;
+mod quantile;
+mod random;
+mod run;
+mod serve;
+mod source;
+mod spec;
+mod wav;
+
+use args::{Cli, Command};
+use clap::Parser;
+use error::CliError;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(why) => {
+            // Help and version are answers, on stdout; a closed pipe changes nothing.
+            let _ = why.print();
+            return ExitCode::from(if why.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let done = match &cli.command {
+        Command::Devices(args) => devices::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Run(args) => run::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Loom { rest } => Err(CliError::usage(format!(
+            "loom {}: checking, formatting, compiling and testing Loom files from the command line is not written yet",
+            rest.join(" ")
+        ))),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("lanes: {why}");
+            ExitCode::from(why.status())
+        }
+    }
+}

@@ -5,14 +5,18 @@
 //! - [`signature`]: what a model asks for, declared once. Everything else is derived from it.
 //! - [`lanes`]: streams, leases, the queue and the worker that forms turns.
 //! - [`device`]: what every backend implements; buffers, images, executables, completions.
-//! - [`plan`]: recorded commands over declared storage, and the hazards inferred from them.
+//! - [`plan`]: recorded commands over declared storage; [`hazard`]: the order they need; [`scratch`]: where what lives
+//!   within a turn lies; [`planned`]: a plan on a device as a model that lanes can serve.
 //! - Not here: ONNX (`lanes-model`), kernel text (`loom-compiler`), any driver (`backend-*`).
 #![deny(unsafe_code)]
 
 pub mod device;
 pub mod dtype;
+pub mod hazard;
 pub mod lanes;
 pub mod plan;
+pub mod planned;
+pub mod scratch;
 pub mod signature;
 
 pub use dtype::DType;

@@ -13,6 +13,12 @@
 //! - Commands are in program order; what may overlap is inferred from declared access (`hazard`).
 //! - Not here: where scratch lies (the device plans it from lifetimes at prepare), and driver objects.
 
+mod access;
+mod check;
+
+pub use access::{Place, Touch};
+pub use check::{COMMANDS_MAX, Checked, PlanError};
+
 use loom_compiler::CpuImage;
 use std::sync::Arc;
 
@@ -67,6 +73,25 @@ pub enum Storage {
         /// One seat's size.
         bytes: usize,
     },
+}
+
+impl Storage {
+    /// Bytes of one seat, row or shared value of it.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Constant { bytes, .. } => bytes.len(),
+            Self::Input { bytes, .. }
+            | Self::SharedInput { bytes, .. }
+            | Self::Output { bytes, .. }
+            | Self::State { bytes, .. }
+            | Self::Scratch { bytes } => *bytes,
+        }
+    }
+
+    /// Whether one value serves all seats.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Constant { .. } | Self::SharedInput { .. })
+    }
 }
 
 /// Equally long runs of bytes at equal distances: `rows` runs of `row_bytes`, `stride` apart, the first at `offset`.
@@ -277,7 +302,21 @@ pub enum Command {
     },
 }
 
-/// A recorded plan, as data. A device checks it at prepare.
+impl Command {
+    /// What errors and traces call it: the node a kernel or contraction came from, or the kind of move.
+    pub fn label(&self) -> &str {
+        match self {
+            Self::Dispatch { label, .. } => label,
+            Self::Contract(contraction) => &contraction.label,
+            Self::Copy { .. } => "copy",
+            Self::Fill { .. } => "fill",
+            Self::Gather { .. } => "gather",
+            Self::Scatter { .. } => "scatter",
+        }
+    }
+}
+
+/// A recorded plan, as data. [`Plan::check`] makes it one that a device takes.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// For errors, metrics and traces.
@@ -288,4 +327,18 @@ pub struct Plan {
     pub kernels: Vec<Arc<CpuImage>>,
     /// In program order.
     pub commands: Vec<Command>,
+}
+
+impl Plan {
+    /// Adds a storage.
+    pub fn storage(&mut self, storage: Storage) -> StorageId {
+        self.storages.push(storage);
+        StorageId(self.storages.len() as u32 - 1)
+    }
+
+    /// Adds a kernel.
+    pub fn kernel(&mut self, kernel: Arc<CpuImage>) -> KernelId {
+        self.kernels.push(kernel);
+        KernelId(self.kernels.len() as u32 - 1)
+    }
 }

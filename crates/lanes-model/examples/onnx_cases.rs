@@ -24,10 +24,7 @@ fn main() {
         if argument == "--fix" {
             let pair = arguments.next().unwrap_or_default();
             let (name, value) = pair.split_once('=').expect("--fix NAME=NUMBER");
-            fixed.insert(
-                name.to_owned(),
-                Given::Number(value.parse().expect("a number")),
-            );
+            fixed.insert(name.to_owned(), Given::Number(value.parse().expect("a number")));
         } else {
             cases.push(PathBuf::from(argument));
         }
@@ -40,10 +37,7 @@ fn main() {
             Err(Verdict::Wrong(why)) => ("FAIL", why),
         };
         *counts.entry(status).or_default() += 1;
-        println!(
-            "{status}\t{}\t{what}",
-            case.file_name().unwrap_or_default().to_string_lossy()
-        );
+        println!("{status}\t{}\t{what}", case.file_name().unwrap_or_default().to_string_lossy());
     }
     println!("{counts:?}");
 }
@@ -66,25 +60,19 @@ fn run_case(case: &Path, fixed: &BTreeMap<String, Given>) -> Result<f64, Verdict
         if !set.is_dir() {
             break;
         }
-        let inputs = (0..names.len())
-            .map(|at| tensor(&set.join(format!("input_{at}.pb"))))
-            .collect::<Result<Vec<_>, _>>()?;
+        let inputs =
+            (0..names.len()).map(|at| tensor(&set.join(format!("input_{at}.pb")))).collect::<Result<Vec<_>, _>>()?;
         let outputs = (0..graph.output.len())
             .map(|at| tensor(&set.join(format!("output_{at}.pb"))))
             .collect::<Result<Vec<_>, _>>()?;
         let given = |all: bool| {
-            let mut options = ImportOptions {
-                fix: fixed.clone(),
-                ..ImportOptions::default()
-            };
+            let mut options = ImportOptions { fix: fixed.clone(), ..ImportOptions::default() };
             for (name, input) in names.iter().zip(&inputs) {
                 if options.fix.contains_key(name) {
                     continue;
                 }
                 if all && input.to_i64s().is_some() {
-                    options
-                        .fix
-                        .insert(name.clone(), Given::Tensor(input.clone()));
+                    options.fix.insert(name.clone(), Given::Tensor(input.clone()));
                 } else {
                     // The same for every lane: a case is no stream.
                     options.shared.push(name.clone());
@@ -119,19 +107,12 @@ fn run(
         .filter(|(name, _)| !options.fix.contains_key(*name))
         .map(|(_, input)| input.clone())
         .collect();
-    let results = Evaluator::new(graph)
-        .run(&brought)
-        .map_err(|error| Verdict::Wrong(error.to_string()))?;
+    let results = Evaluator::new(graph).run(&brought).map_err(|error| Verdict::Wrong(error.to_string()))?;
     let mut worst = 0f64;
     for (at, (result, expected)) in results.iter().zip(outputs).enumerate() {
         if (result.dtype(), result.shape()) != (expected.dtype(), expected.shape()) {
-            let (found, wanted) = (
-                (result.dtype(), result.shape()),
-                (expected.dtype(), expected.shape()),
-            );
-            return Err(Verdict::Wrong(format!(
-                "output {at} is {found:?}, expected {wanted:?}"
-            )));
+            let (found, wanted) = ((result.dtype(), result.shape()), (expected.dtype(), expected.shape()));
+            return Err(Verdict::Wrong(format!("output {at} is {found:?}, expected {wanted:?}")));
         }
         let (Some(found), Some(wanted)) = (result.to_f32s(), expected.to_f32s()) else {
             if result != expected {
@@ -140,27 +121,13 @@ fn run(
             continue;
         };
         // Half precision rounds to 2^-11, and expectations were computed in another order.
-        let tolerance = if result.dtype().size() == 2 {
-            2e-3
-        } else {
-            1e-5
-        };
+        let tolerance = if result.dtype().size() == 2 { 2e-3 } else { 1e-5 };
         for (a, e) in found.iter().zip(wanted.iter()) {
             let (a, e) = (f64::from(*a), f64::from(*e));
-            let difference = if a == e || (a.is_nan() && e.is_nan()) {
-                0.0
-            } else {
-                (a - e).abs() / e.abs().max(1.0)
-            };
-            worst = if difference.is_nan() {
-                f64::INFINITY
-            } else {
-                worst.max(difference)
-            };
+            let difference = if a == e || (a.is_nan() && e.is_nan()) { 0.0 } else { (a - e).abs() / e.abs().max(1.0) };
+            worst = if difference.is_nan() { f64::INFINITY } else { worst.max(difference) };
             if difference.is_nan() || difference > tolerance {
-                return Err(Verdict::Wrong(format!(
-                    "output {at}: {a} where {e} is expected"
-                )));
+                return Err(Verdict::Wrong(format!("output {at}: {a} where {e} is expected")));
             }
         }
     }
@@ -168,8 +135,7 @@ fn run(
 }
 
 fn tensor(path: &Path) -> Result<Tensor, Verdict> {
-    let bytes = std::fs::read(path)
-        .map_err(|error| Verdict::Wrong(format!("{}: {error}", path.display())))?;
+    let bytes = std::fs::read(path).map_err(|error| Verdict::Wrong(format!("{}: {error}", path.display())))?;
     let proto = TensorProto::decode(Bytes::from(bytes))
         .map_err(|error| Verdict::Unsupported(format!("{}: {error}", path.display())))?;
     lanes_model::onnx::read_tensor(&proto).map_err(|error| Verdict::Unsupported(error.to_string()))

@@ -1,7 +1,7 @@
 //! An imported model: the graph, and what is declared and proved about its lanes.
 
 use crate::graph::{Graph, ValueId};
-use lanes_core::Signature;
+use lanes_core::{Port, Scope, Signature};
 use std::collections::BTreeMap;
 
 /// A state of an imported model: `output` of one turn is `input` of the lane's next.
@@ -53,4 +53,24 @@ pub struct Model {
     pub lane_axes: BTreeMap<String, usize>,
     /// Ops that were rewritten per lane, in graph order.
     pub per_lane: Vec<PerLane>,
+}
+
+impl Model {
+    /// The same model with more of its values as outputs, after its own and named as in the graph: for whoever
+    /// compares what lies between inputs and outputs.
+    pub fn with_outputs(&self, extra: &[ValueId]) -> Self {
+        let mut model = self.clone();
+        for &id in extra {
+            let info = self.graph.value(id);
+            model.signature.outputs.push(Port {
+                name: info.name.clone(),
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+                scope: Scope::Seat,
+            });
+            model.graph.outputs.push(id);
+            model.outputs.push(id);
+        }
+        model
+    }
 }

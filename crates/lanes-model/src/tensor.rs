@@ -37,9 +37,8 @@ const RANK_MAX: usize = 32;
 /// axes, which no sound model needs.
 pub fn elements(shape: &[usize]) -> Option<usize> {
     let within = |count: usize| (count <= ELEMENTS_MAX).then_some(count);
-    let bound = shape.iter().try_fold(1usize, |product, &extent| {
-        product.checked_mul(extent.max(1)).and_then(within)
-    })?;
+    let bound =
+        shape.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent.max(1)).and_then(within))?;
     let count = if shape.contains(&0) { 0 } else { bound };
     (shape.len() <= RANK_MAX).then_some(count)
 }
@@ -49,40 +48,21 @@ impl Tensor {
     /// neither 0 nor 1.
     pub fn new(dtype: DType, shape: Vec<usize>, data: Bytes) -> Option<Self> {
         let bytes = elements(&shape)?.checked_mul(dtype.size())?;
-        let good =
-            data.len() == bytes && (dtype != DType::Bool || data.iter().all(|&byte| byte <= 1));
+        let good = data.len() == bytes && (dtype != DType::Bool || data.iter().all(|&byte| byte <= 1));
         good.then_some(Self { dtype, shape, data })
     }
 
     /// A tensor of `values`, row-major. Panics unless there are as many as `shape` has elements.
     pub fn from_vec<T: Element>(shape: Vec<usize>, values: Vec<T>) -> Self {
-        assert_eq!(
-            elements(&shape),
-            Some(values.len()),
-            "shape {shape:?} does not hold {} values",
-            values.len()
-        );
-        Self {
-            dtype: T::DTYPE,
-            shape,
-            data: Bytes::copy_from_slice(bytemuck::cast_slice(&values)),
-        }
+        assert_eq!(elements(&shape), Some(values.len()), "shape {shape:?} does not hold {} values", values.len());
+        Self { dtype: T::DTYPE, shape, data: Bytes::copy_from_slice(bytemuck::cast_slice(&values)) }
     }
 
     /// A tensor of truth values, row-major. Panics unless there are as many as `shape` has elements.
     pub fn from_bools(shape: Vec<usize>, values: Vec<bool>) -> Self {
-        assert_eq!(
-            elements(&shape),
-            Some(values.len()),
-            "shape {shape:?} does not hold {} values",
-            values.len()
-        );
+        assert_eq!(elements(&shape), Some(values.len()), "shape {shape:?} does not hold {} values", values.len());
         let bytes: Vec<u8> = values.into_iter().map(u8::from).collect();
-        Self {
-            dtype: DType::Bool,
-            shape,
-            data: bytes.into(),
-        }
+        Self { dtype: DType::Bool, shape, data: bytes.into() }
     }
 
     /// A tensor of rank 0.
@@ -92,14 +72,8 @@ impl Tensor {
 
     /// All zeros. Panics when the size does not fit `usize`: check untrusted shapes with [`elements`] first.
     pub fn zeros(dtype: DType, shape: Vec<usize>) -> Self {
-        let bytes = elements(&shape)
-            .and_then(|count| count.checked_mul(dtype.size()))
-            .expect("the size fits usize");
-        Self {
-            dtype,
-            shape,
-            data: vec![0u8; bytes].into(),
-        }
+        let bytes = elements(&shape).and_then(|count| count.checked_mul(dtype.size())).expect("the size fits usize");
+        Self { dtype, shape, data: vec![0u8; bytes].into() }
     }
 
     /// The element type.
@@ -129,17 +103,8 @@ impl Tensor {
 
     /// The same elements in another shape. Panics unless it has as many elements.
     pub fn reshaped(&self, shape: Vec<usize>) -> Self {
-        assert_eq!(
-            elements(&shape),
-            Some(self.len()),
-            "{shape:?} has other elements than {:?}",
-            self.shape
-        );
-        Self {
-            dtype: self.dtype,
-            shape,
-            data: self.data.clone(),
-        }
+        assert_eq!(elements(&shape), Some(self.len()), "{shape:?} has other elements than {:?}", self.shape);
+        Self { dtype: self.dtype, shape, data: self.data.clone() }
     }
 
     /// The elements as `T`, borrowed when the bytes are aligned for it. Panics unless `T` is the tensor's type.
@@ -157,13 +122,7 @@ impl Tensor {
     /// Elements of any integer or boolean type, widened; `None` for floating-point types, or a u64 past `i64::MAX`.
     pub fn to_i64s(&self) -> Option<Vec<i64>> {
         fn widen<T: Element + Into<i64>>(tensor: &Tensor) -> Option<Vec<i64>> {
-            Some(
-                tensor
-                    .values::<T>()
-                    .iter()
-                    .map(|&value| value.into())
-                    .collect(),
-            )
+            Some(tensor.values::<T>().iter().map(|&value| value.into()).collect())
         }
         match self.dtype {
             DType::I8 => widen::<i8>(self),
@@ -173,11 +132,7 @@ impl Tensor {
             DType::U8 => widen::<u8>(self),
             DType::U16 => widen::<u16>(self),
             DType::U32 => widen::<u32>(self),
-            DType::U64 => self
-                .values::<u64>()
-                .iter()
-                .map(|&value| i64::try_from(value).ok())
-                .collect(),
+            DType::U64 => self.values::<u64>().iter().map(|&value| i64::try_from(value).ok()).collect(),
             DType::Bool => Some(self.data.iter().map(|&byte| byte.into()).collect()),
             _ => None,
         }
@@ -187,24 +142,9 @@ impl Tensor {
     pub fn to_f32s(&self) -> Option<Cow<'_, [f32]>> {
         match self.dtype {
             DType::F32 => Some(self.cast()),
-            DType::F16 => Some(
-                self.values::<f16>()
-                    .iter()
-                    .map(|value| value.to_f32())
-                    .collect(),
-            ),
-            DType::BF16 => Some(
-                self.values::<bf16>()
-                    .iter()
-                    .map(|value| value.to_f32())
-                    .collect(),
-            ),
-            DType::F64 => Some(
-                self.values::<f64>()
-                    .iter()
-                    .map(|&value| value as f32)
-                    .collect(),
-            ),
+            DType::F16 => Some(self.values::<f16>().iter().map(|value| value.to_f32()).collect()),
+            DType::BF16 => Some(self.values::<bf16>().iter().map(|value| value.to_f32()).collect()),
+            DType::F64 => Some(self.values::<f64>().iter().map(|&value| value as f32).collect()),
             _ => None,
         }
     }

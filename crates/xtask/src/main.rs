@@ -1,2 +1,43 @@
-//! Every chore of the project.
-fn main() {}
+//! Every chore of the project: `cargo xtask ci | zoo | build-time`.
+#![deny(unsafe_code)]
+
+mod build_time;
+mod ci;
+mod fetch;
+mod shell;
+mod zoo;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Every chore of the project")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// All that must hold before a change lands: format, lints, tests, docs, zoo
+    Ci,
+    /// Fetch public models and compare 64 churning streams with onnxruntime, one stream at a time
+    Zoo(zoo::Options),
+    /// Time a clean release build of the default features, downloads excluded
+    BuildTime,
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().chore {
+        Chore::Ci => ci::run(),
+        Chore::Zoo(options) => zoo::run(&options),
+        Chore::BuildTime => build_time::run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

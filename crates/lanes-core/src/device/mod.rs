@@ -1,10 +1,209 @@
 //! What every backend implements, and the handles it gives out.
 //!
-//! `Plan --prepare--> Executable --submit(slot)--> Completion`
+//! ```text
+//! Plan --check--> Checked --prepare--> Executable --lease--> Slot --submit--> Completion
+//!                                          └ StateRows: rows of the states, which executables may share
+//! ```
 //!
-//! A device describes resources, code, plans and time, never single launches: an eager launch is a plan of one
-//! command. After `prepare` nothing allocates.
+//! - A device describes resources, code, plans and time, never single launches: an eager launch is a plan of one
+//!   command. After `prepare` nothing allocates.
+//! - Executables, slots and completions own what they touch; dropping a handle cannot fail.
+//! - A check that every backend needs is made once, above the trait, and handed down as a proof: [`Checked`] for a
+//!   plan, [`TurnRows`] for a turn's rows, [`StateRows`] for a state's memory, [`Slot`] for sole use of staging.
+//! - Not here: what a plan says (`plan`), in which order its commands must run (`hazard`), and any driver.
+//!
+//! [`Checked`]: crate::plan::Checked
 
+mod budget;
+mod completion;
 mod error;
+mod handle;
+mod turn;
 
+pub use budget::{Budget, Charge, MemoryUse, Purpose};
+pub use completion::{Completer, Completion, Outcome};
 pub use error::DeviceError;
+pub use handle::{Buffer, BufferObject, Executable, ExecutableObject, Slot, SlotObject, StateRows};
+pub use turn::{RowCheck, TurnRows};
+
+use crate::lanes::{Capacity, RowId};
+use crate::plan::Checked;
+use std::sync::Arc;
+
+/// Where memory lies, and so who reaches it fast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Placement {
+    /// Next to the compute units.
+    Device,
+    /// Written by the host, read by the device.
+    Upload,
+    /// Written by the device, read by the host.
+    Readback,
+    /// Reached by both at full speed; the same as `Device` where memory is one.
+    Shared,
+}
+
+/// What a device is and can do. Never changes while it is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The backend's short name, as `--backend` spells it.
+    pub backend: &'static str,
+    /// What the maker calls the device.
+    pub name: String,
+    /// Driver and version, or the instruction set that was chosen.
+    pub driver: String,
+    /// Compute units, or threads, that one turn may use.
+    pub units: usize,
+    /// All its memory, where it says so.
+    pub memory_bytes: Option<u64>,
+    /// The longest buffer.
+    pub buffer_bytes_max: u64,
+    /// The most slots of one executable.
+    pub slots_max: usize,
+    /// Whether host and device share one memory.
+    pub unified: bool,
+    /// Whether a kernel may hold a barrier over its whole grid.
+    pub grid_barrier: bool,
+    /// Whether kernels have 64-bit atomics.
+    pub atomics_64: bool,
+}
+
+/// What a device holds now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryReport {
+    /// Charged bytes, by purpose.
+    pub used: MemoryUse,
+    /// The budget, where one was set.
+    pub budget: Option<u64>,
+    /// The device's memory, where it says so.
+    pub total: Option<u64>,
+}
+
+/// How a plan is to be prepared.
+#[derive(Clone, Copy, Debug)]
+pub struct PrepareOptions<'a> {
+    /// Rows of the states and seats of a turn.
+    pub capacity: Capacity,
+    /// In-flight instances of its mutable storage.
+    pub slots: usize,
+    /// The rows of each state of the signature, in its order.
+    pub states: &'a [StateRows],
+}
+
+impl PrepareOptions<'_> {
+    /// What every backend must know before it prepares `plan`: seats, slots and rows are there, the states' rows have
+    /// the sizes the signature gives and lie in memory of their own, and no size passes `usize`.
+    pub fn check(&self, plan: &Checked<'_>, capabilities: &Capabilities) -> Result<(), DeviceError> {
+        let Capacity { rows, max_seats } = self.capacity;
+        let name = &plan.plan().name;
+        let invalid = |what: String| Err(DeviceError::Invalid { what: format!("plan {name}: {what}") });
+        if max_seats == 0 || rows == 0 || self.slots == 0 {
+            return invalid(format!("{max_seats} seats, {rows} rows and {} slots: none may be 0", self.slots));
+        }
+        if self.slots > capabilities.slots_max {
+            let (asked, most) = (self.slots, capabilities.slots_max);
+            return Err(DeviceError::Unsupported {
+                what: format!("{asked} slots of plan {name}, {} has at most {most}", capabilities.backend),
+            });
+        }
+        let states = &plan.signature().states;
+        if self.states.len() != states.len() {
+            return invalid(format!("rows of {} states given, and {} declared", self.states.len(), states.len()));
+        }
+        for (spec, state) in states.iter().zip(self.states) {
+            if state.row_bytes() != spec.bytes() || state.rows() != rows {
+                return invalid(format!(
+                    "state {} has {rows} rows of {} bytes, and was given {} rows of {}",
+                    spec.input,
+                    spec.bytes(),
+                    state.rows(),
+                    state.row_bytes()
+                ));
+            }
+        }
+        for (at, bytes) in plan.plan().storages.iter().map(crate::plan::Storage::bytes).enumerate() {
+            if bytes.checked_mul(max_seats as usize).is_none_or(|all| all > isize::MAX as usize) {
+                return Err(DeviceError::TooLarge {
+                    what: format!("storage {at} of plan {name} for {max_seats} seats"),
+                    bytes: (bytes as u64).saturating_mul(max_seats.into()),
+                    limit: isize::MAX as u64,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An operation on rows of one state, ordered with the turns that touch them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOp {
+    /// Copies one row over another.
+    Copy {
+        /// The row read.
+        from: RowId,
+        /// The row written.
+        to: RowId,
+    },
+    /// Repeats a byte over a row.
+    Fill {
+        /// The row written.
+        row: RowId,
+        /// The byte.
+        byte: u8,
+    },
+    /// Writes the initial value over a row.
+    Reset {
+        /// The row written.
+        row: RowId,
+    },
+}
+
+/// One open device. The same calls give the same results on every backend; `backend-cpu` is the reference.
+///
+/// A handle of another device is [`DeviceError::Invalid`]. Once a device is lost, every call says so at once.
+pub trait Device: Send + Sync {
+    /// What it is and can do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// `bytes` of zeroed memory for `what` (a label for errors), charged to the budget first.
+    fn allocate(&self, what: &str, purpose: Purpose, placement: Placement, bytes: u64) -> Result<Buffer, DeviceError>;
+
+    /// Copies `bytes` into a buffer, from byte `offset` of it on, after what was submitted before.
+    fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// Copies out of a buffer, from byte `offset` of it on, after what was submitted before.
+    fn read(&self, buffer: &Buffer, offset: u64, into: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Runs one operation on the rows of a state. The initial row is never its target.
+    fn rows(&self, state: &StateRows, op: RowOp) -> Result<Completion, DeviceError>;
+
+    /// Uploads constants, loads kernels and allocates all that turns of `plan` need.
+    fn prepare(&self, plan: &Checked<'_>, options: &PrepareOptions<'_>) -> Result<Executable, DeviceError>;
+
+    /// One of the executable's slots; [`DeviceError::Busy`] when all are on lease. Never waits.
+    fn lease(&self, executable: &Executable) -> Result<Slot, DeviceError>;
+
+    /// Starts one turn over the inputs stacked in `slot`, once `after` have succeeded; when one of them failed, the
+    /// completion is [`DeviceError::Upstream`] and nothing was run. `Busy` while the slot is in flight: nothing is
+    /// queued and the call may be made again. Completions of one device finish in the order submitted.
+    ///
+    /// The completion is [`DeviceError::Fault`] when the turn failed and was contained: the rows it was to write and its
+    /// outputs hold anything, all else is as it was.
+    fn submit(
+        &self,
+        executable: &Executable,
+        slot: &mut Slot,
+        turn: TurnRows<'_>,
+        after: &[Completion],
+    ) -> Result<Completion, DeviceError>;
+
+    /// What it holds now.
+    fn memory(&self) -> MemoryReport;
+
+    /// The cause that lost the device, if it is lost.
+    fn health(&self) -> Result<(), DeviceError>;
+
+    /// The same device opened anew, empty. How to go on after a loss.
+    fn reopen(&self) -> Result<Arc<dyn Device>, DeviceError>;
+}

@@ -1,5 +1,40 @@
 //! Streams, leases, the queue and the turns that serve them.
+//!
+//! ```text
+//! Runnable --spawn--> Stream --call--> queue --worker--> turn over rows --> Outputs
+//!                     Reaper --submit many--^                      \--> reap what is ready
+//! ```
+//!
+//! - A stream's answers are those of its own calls in order, whoever shares its turns.
+//! - Whoever holds the baton owns lanes, rows and model: the worker, or for one turn a blocking caller who is alone.
+//! - Every queue is bounded, a call allocates nothing once its stream has made some, and dropping a handle never waits.
+//! - `table`, `rows`, `queue`, `job` each keep one invariant; `turn` ties them; `worker` gives it a thread; `stream`,
+//!   `reaper` and `runnable` are what a caller sees.
+//! - Not here: what a model is made of; policies for a full table; deadlines.
 
+mod error;
+mod job;
+mod knobs;
 mod model;
+mod queue;
+mod reaper;
+mod rows;
+mod runnable;
+mod stats;
+mod stream;
+mod sync;
+mod table;
+#[cfg(test)]
+mod tests;
+mod turn;
+mod value;
+mod worker;
 
+pub use error::{BuildError, Closed, InputError, StreamError};
 pub use model::{Capacity, LanedModel, Refusal, RowId, SeatRows};
+pub use reaper::{Reaped, Reaper};
+pub use runnable::{LanesBuilder, Runnable};
+pub use stats::Stats;
+pub use stream::{Call, CallInto, CallMany, Spawn, Stream};
+pub use table::LaneId;
+pub use value::{Element, Outputs, Value};

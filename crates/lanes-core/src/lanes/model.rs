@@ -71,6 +71,12 @@ pub trait LanedModel: Send {
     /// Output `port` of the last successful run, stacked like the inputs.
     fn output(&self, port: usize) -> &[u8];
 
+    /// Seats that a turn of `seats` seats launches beyond them, for want of a plan of just that size.
+    fn padded_seats(&self, seats: u32) -> u32 {
+        let _ = seats;
+        0
+    }
+
     /// Bytes it holds on its device: weights, rows, scratch and staging.
     fn device_bytes(&self) -> u64;
 }

@@ -18,16 +18,10 @@ impl<'a> Attributes<'a> {
         let mut by_name = BTreeMap::new();
         for attribute in &node.attribute {
             if by_name.insert(attribute.name.as_str(), attribute).is_some() {
-                return Err(Fault::Malformed(format!(
-                    "attribute {:?} is there twice",
-                    attribute.name
-                )));
+                return Err(Fault::Malformed(format!("attribute {:?} is there twice", attribute.name)));
             }
         }
-        Ok(Self {
-            by_name,
-            asked: RefCell::default(),
-        })
+        Ok(Self { by_name, asked: RefCell::default() })
     }
 
     /// The attribute, which must be of `kind` (0: a file so old that it does not say).
@@ -57,24 +51,17 @@ impl<'a> Attributes<'a> {
 
     pub(super) fn text(&self, name: &'static str) -> Read<Option<&'a str>> {
         let utf8 = |bytes: &'a [u8]| {
-            std::str::from_utf8(bytes)
-                .map_err(|_| Fault::Malformed(format!("attribute {name} is no text")))
+            std::str::from_utf8(bytes).map_err(|_| Fault::Malformed(format!("attribute {name} is no text")))
         };
-        self.get(name, 3)?
-            .map(|attribute| utf8(&attribute.s))
-            .transpose()
+        self.get(name, 3)?.map(|attribute| utf8(&attribute.s)).transpose()
     }
 
     pub(super) fn tensor(&self, name: &'static str) -> Read<Option<&'a TensorProto>> {
-        Ok(self
-            .get(name, 4)?
-            .and_then(|attribute| attribute.t.as_deref()))
+        Ok(self.get(name, 4)?.and_then(|attribute| attribute.t.as_deref()))
     }
 
     pub(super) fn graph(&self, name: &'static str) -> Read<&'a GraphProto> {
-        let found = self
-            .get(name, 5)?
-            .and_then(|attribute| attribute.g.as_deref());
+        let found = self.get(name, 5)?.and_then(|attribute| attribute.g.as_deref());
         found.ok_or_else(|| Fault::Malformed(format!("attribute {name}, a graph, is missing")))
     }
 
@@ -88,11 +75,7 @@ impl<'a> Attributes<'a> {
 
     pub(super) fn texts(&self, name: &'static str) -> Read<Option<Vec<String>>> {
         let lossy = |attribute: &AttributeProto| {
-            attribute
-                .strings
-                .iter()
-                .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-                .collect()
+            attribute.strings.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect()
         };
         Ok(self.get(name, 8)?.map(lossy))
     }
@@ -109,14 +92,8 @@ impl<'a> Attributes<'a> {
             None => Ok(()),
             Some(unknown) => {
                 let known: Vec<_> = asked.iter().copied().collect();
-                let known = if known.is_empty() {
-                    "none".into()
-                } else {
-                    known.join(", ")
-                };
-                Err(Fault::Unsupported(format!(
-                    "attribute {unknown:?}; supported are {known}"
-                )))
+                let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+                Err(Fault::Unsupported(format!("attribute {unknown:?}; supported are {known}")))
             }
         }
     }

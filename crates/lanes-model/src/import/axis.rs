@@ -30,11 +30,7 @@ pub(crate) enum Lane {
 impl Lane {
     /// The lanes alone on `axis`.
     pub(crate) const fn on(axis: usize) -> Self {
-        Self::In {
-            axis,
-            outer: 1,
-            inner: 1,
-        }
+        Self::In { axis, outer: 1, inner: 1 }
     }
 
     /// The axis that holds the lanes.
@@ -48,11 +44,7 @@ impl Lane {
     /// The same place on another axis.
     fn moved(self, to: impl FnOnce(usize) -> usize) -> Self {
         match self {
-            Self::In { axis, outer, inner } => Self::In {
-                axis: to(axis),
-                outer,
-                inner,
-            },
+            Self::In { axis, outer, inner } => Self::In { axis: to(axis), outer, inner },
             other => other,
         }
     }
@@ -79,8 +71,7 @@ fn meet(a: Lane, b: Lane) -> Place {
 
 /// Broadcast operands: each one's lanes and shape, and the result's shape.
 pub(crate) fn broadcast(operands: &[(Lane, &[usize])], result: &[usize]) -> Place {
-    let aligned =
-        |(lane, shape): &(Lane, &[usize])| lane.moved(|axis| axis + result.len() - shape.len());
+    let aligned = |(lane, shape): &(Lane, &[usize])| lane.moved(|axis| axis + result.len() - shape.len());
     let lane = operands.iter().map(aligned).try_fold(Lane::Free, meet)?;
     let Lane::In { axis, outer, inner } = lane else {
         return Ok(lane);
@@ -89,15 +80,8 @@ pub(crate) fn broadcast(operands: &[(Lane, &[usize])], result: &[usize]) -> Plac
         return Ok(lane);
     }
     // Something was broadcast along the lane axis.
-    let extent = |shape: &[usize]| {
-        (axis + shape.len())
-            .checked_sub(result.len())
-            .map_or(1, |at| shape[at])
-    };
-    match operands
-        .iter()
-        .find(|(lane, shape)| *lane == Lane::Free && extent(shape) > 1)
-    {
+    let extent = |shape: &[usize]| (axis + shape.len()).checked_sub(result.len()).map_or(1, |at| shape[at]);
+    match operands.iter().find(|(lane, shape)| *lane == Lane::Free && extent(shape) > 1) {
         Some((_, shape)) => Err(format!(
             "an operand that is the same for every lane has {} entries along axis {axis}, which holds the lanes",
             extent(shape)
@@ -108,13 +92,7 @@ pub(crate) fn broadcast(operands: &[(Lane, &[usize])], result: &[usize]) -> Plac
 
 /// The same elements from shape `from` to shape `to`. `lane_dims` tells which extents of `to` were taken from the
 /// lane axis, `rest` the one given as −1.
-pub(crate) fn reshape(
-    lane: Lane,
-    from: &[usize],
-    to: &[usize],
-    lane_dims: &[bool],
-    rest: Option<usize>,
-) -> Place {
+pub(crate) fn reshape(lane: Lane, from: &[usize], to: &[usize], lane_dims: &[bool], rest: Option<usize>) -> Place {
     let Lane::In { axis, outer, .. } = lane else {
         return Ok(lane);
     };
@@ -124,23 +102,18 @@ pub(crate) fn reshape(
     // The lanes as a factor of axis `at`, if the order of the elements allows it.
     let within = |at: usize| {
         let (before, extent) = (before(at), to[at]);
-        let divides = before != 0
-            && outside % before == 0
-            && extent != 0
-            && extent % (outside / before).max(1) == 0;
+        let divides = before != 0 && outside % before == 0 && extent != 0 && extent % (outside / before).max(1) == 0;
         let outer = outside.checked_div(before).unwrap_or(0);
-        (divides && outer >= 1 && outer <= extent).then(|| Lane::In {
-            axis: at,
-            outer,
-            inner: extent / outer,
-        })
+        (divides && outer >= 1 && outer <= extent).then(|| Lane::In { axis: at, outer, inner: extent / outer })
     };
     if to.contains(&0) || outside == 0 {
         return Ok(Lane::Gone);
     }
     if let Some(at) = lane_dims.iter().position(|&taken| taken) {
         return within(at).ok_or_else(|| {
-            format!("it makes axis {at} as long as the lane axis {axis} of its operand, whose elements it puts elsewhere")
+            format!(
+                "it makes axis {at} as long as the lane axis {axis} of its operand, whose elements it puts elsewhere"
+            )
         });
     }
     let alone = |at: usize| before(at) == outside && to[at] == 1;
@@ -172,10 +145,7 @@ pub(crate) fn squeeze(lane: Lane, axes: &[usize]) -> Lane {
 
 /// Axes of extent 1 put in, at their places in the result; `axes` is ascending.
 pub(crate) fn unsqueeze(lane: Lane, axes: &[usize]) -> Lane {
-    lane.moved(|axis| {
-        axes.iter()
-            .fold(axis, |at, &new| if new <= at { at + 1 } else { at })
-    })
+    lane.moved(|axis| axes.iter().fold(axis, |at, &new| if new <= at { at + 1 } else { at }))
 }
 
 /// A reduction over `axes`, the lane axis not among them, or taken in by default.
@@ -197,31 +167,22 @@ pub(crate) fn reduce(lane: Lane, axes: &[usize], keepdims: bool) -> Lane {
 pub(crate) fn concat(lanes: &[Lane], along: usize) -> Place {
     let lane = lanes.iter().copied().try_fold(Lane::Free, meet)?;
     match lane.axis() {
-        Some(axis) if axis == along && lanes.len() > 1 => Err(format!(
-            "it joins along axis {along}, which holds the lanes"
-        )),
+        Some(axis) if axis == along && lanes.len() > 1 => {
+            Err(format!("it joins along axis {along}, which holds the lanes"))
+        }
         _ => Ok(lane),
     }
 }
 
 /// A part of the operand. `whole` tells whether an axis was asked for whole at any extent.
-pub(crate) fn slice(
-    lane: Lane,
-    cuts: &[SliceAxis],
-    whole: impl Fn(usize) -> bool,
-    shape: &[usize],
-) -> Place {
+pub(crate) fn slice(lane: Lane, cuts: &[SliceAxis], whole: impl Fn(usize) -> bool, shape: &[usize]) -> Place {
     let Lane::In { axis, .. } = lane else {
         return Ok(lane);
     };
     match cuts.iter().find(|cut| cut.axis == axis) {
         Some(cut) if !whole(axis) => Err(format!(
             "it takes {} of the entries of axis {axis}, which holds the lanes ({} at lane extent 1)",
-            if cut.step < 0 {
-                "a reversed part"
-            } else {
-                "a part"
-            },
+            if cut.step < 0 { "a reversed part" } else { "a part" },
             shape[axis]
         )),
         _ => Ok(lane),
@@ -231,17 +192,9 @@ pub(crate) fn slice(
 /// Entries along `along`, chosen by indices of shape `indices`.
 pub(crate) fn gather(data: Lane, indices: Lane, along: usize, index_rank: usize) -> Place {
     if data.axis() == Some(along) {
-        return Err(format!(
-            "it picks entries of axis {along}, which holds the lanes"
-        ));
+        return Err(format!("it picks entries of axis {along}, which holds the lanes"));
     }
-    let data = data.moved(|axis| {
-        if axis < along {
-            axis
-        } else {
-            axis + index_rank - 1
-        }
-    });
+    let data = data.moved(|axis| if axis < along { axis } else { axis + index_rank - 1 });
     meet(data, indices.moved(|axis| axis + along))
 }
 
@@ -268,66 +221,24 @@ mod tests {
     fn a_reshape_keeps_what_lies_outside_the_lanes() {
         let none = |rank: usize| vec![false; rank];
         // [B, 5, 64] -> [-1, 64]: batch and steps merge, lanes outermost; and back by Shape.
-        assert_eq!(
-            reshape(Lane::on(0), &[1, 5, 64], &[5, 64], &none(2), Some(0)),
-            Ok(merged(0, 1, 5))
-        );
-        assert_eq!(
-            reshape(
-                merged(0, 1, 5),
-                &[5, 64],
-                &[1, 5, 64],
-                &[true, false, false],
-                None
-            ),
-            Ok(Lane::on(0))
-        );
+        assert_eq!(reshape(Lane::on(0), &[1, 5, 64], &[5, 64], &none(2), Some(0)), Ok(merged(0, 1, 5)));
+        assert_eq!(reshape(merged(0, 1, 5), &[5, 64], &[1, 5, 64], &[true, false, false], None), Ok(Lane::on(0)));
         // [T, B, C] -> [-1, C]: lanes innermost; then to [T, B, C].
-        assert_eq!(
-            reshape(Lane::on(1), &[5, 1, 64], &[5, 64], &none(2), Some(0)),
-            Ok(merged(0, 5, 1))
-        );
-        assert_eq!(
-            reshape(merged(0, 5, 1), &[5, 64], &[5, 1, 64], &none(3), None),
-            Ok(Lane::on(1))
-        );
+        assert_eq!(reshape(Lane::on(1), &[5, 1, 64], &[5, 64], &none(2), Some(0)), Ok(merged(0, 5, 1)));
+        assert_eq!(reshape(merged(0, 5, 1), &[5, 64], &[5, 1, 64], &none(3), None), Ok(Lane::on(1)));
         // [B, 1, 64] -> [1, -1, 64]: the -1 takes the lanes.
-        assert_eq!(
-            reshape(Lane::on(0), &[1, 1, 64], &[1, 1, 64], &none(3), Some(1)),
-            Ok(Lane::on(1))
-        );
+        assert_eq!(reshape(Lane::on(0), &[1, 1, 64], &[1, 1, 64], &none(3), Some(1)), Ok(Lane::on(1)));
         // [1, 128] -> [1, 128] by constants: a baked batch.
-        assert_eq!(
-            reshape(Lane::on(0), &[1, 1, 128], &[1, 128], &none(2), None),
-            Ok(Lane::on(0))
-        );
+        assert_eq!(reshape(Lane::on(0), &[1, 1, 128], &[1, 128], &none(2), None), Ok(Lane::on(0)));
         // [T, B, C] -> [B, T, C] by a reshape deals one lane's elements out to others.
-        assert!(
-            reshape(
-                Lane::on(1),
-                &[5, 1, 64],
-                &[1, 5, 64],
-                &[true, false, false],
-                None
-            )
-            .is_err()
-        );
+        assert!(reshape(Lane::on(1), &[5, 1, 64], &[1, 5, 64], &[true, false, false], None).is_err());
     }
 
     #[test]
     fn broadcasting_must_not_give_lanes_places() {
-        assert_eq!(
-            broadcast(&[(Lane::on(0), &[1, 4]), (Lane::Free, &[4])], &[1, 4]),
-            Ok(Lane::on(0))
-        );
+        assert_eq!(broadcast(&[(Lane::on(0), &[1, 4]), (Lane::Free, &[4])], &[1, 4]), Ok(Lane::on(0)));
         assert!(broadcast(&[(Lane::on(0), &[1, 4]), (Lane::Free, &[3, 4])], &[3, 4]).is_err());
-        assert!(
-            broadcast(
-                &[(Lane::on(0), &[1, 1, 4]), (Lane::on(0), &[1, 4])],
-                &[1, 1, 4]
-            )
-            .is_err()
-        );
+        assert!(broadcast(&[(Lane::on(0), &[1, 1, 4]), (Lane::on(0), &[1, 4])], &[1, 1, 4]).is_err());
     }
 
     #[test]

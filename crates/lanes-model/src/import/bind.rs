@@ -51,65 +51,33 @@ const WAYS_MAX: usize = 32;
 fn names_the_batch(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     lower.contains("batch")
-        || matches!(
-            lower.as_str(),
-            "b" | "n" | "bs" | "bsz" | "nb" | "lanes" | "streams" | "num_streams"
-        )
+        || matches!(lower.as_str(), "b" | "n" | "bs" | "bsz" | "nb" | "lanes" | "streams" | "num_streams")
 }
 
 /// The name that the file gives the number of lanes, if it has one.
 fn lane_name(inputs: &[&Declared], options: &ImportOptions) -> Option<String> {
     let names = || {
-        inputs.iter().flat_map(|input| {
-            input
-                .dims
-                .iter()
-                .flatten()
-                .enumerate()
-                .map(move |(at, dim)| (*input, at, dim))
-        })
+        inputs.iter().flat_map(|input| input.dims.iter().flatten().enumerate().map(move |(at, dim)| (*input, at, dim)))
     };
     let named = |dim: &Dim| {
-        if let Dim::Named(name) = dim {
-            Some(name.clone())
-        } else {
-            None
-        }
+        if let Dim::Named(name) = dim { Some(name.clone()) } else { None }
     };
-    if let Some(name) =
-        names().find_map(|(_, _, dim)| named(dim).filter(|name| names_the_batch(name)))
-    {
+    if let Some(name) = names().find_map(|(_, _, dim)| named(dim).filter(|name| names_the_batch(name))) {
         return Some(name);
     }
     // Otherwise what several inputs share, or what leads one, unless its given shape needs it.
     let spread = |name: &str| {
-        inputs
-            .iter()
-            .filter(|input| {
-                input
-                    .dims
-                    .iter()
-                    .flatten()
-                    .any(|dim| named(dim).as_deref() == Some(name))
-            })
-            .count()
+        inputs.iter().filter(|input| input.dims.iter().flatten().any(|dim| named(dim).as_deref() == Some(name))).count()
     };
     let leads = |input: &Declared, at: usize| {
-        let full = options
-            .shapes
-            .get(&input.name)
-            .is_some_and(|shape| Some(shape.len()) == input.dims.as_ref().map(Vec::len));
+        let full =
+            options.shapes.get(&input.name).is_some_and(|shape| Some(shape.len()) == input.dims.as_ref().map(Vec::len));
         at == 0 && !full
     };
-    let most = names()
-        .filter_map(|(_, _, dim)| named(dim))
-        .map(|name| spread(&name))
-        .max()
-        .unwrap_or(0);
+    let most = names().filter_map(|(_, _, dim)| named(dim)).map(|name| spread(&name)).max().unwrap_or(0);
     names().find_map(|(input, at, dim)| {
         let name = named(dim)?;
-        (leads(input, at) && spread(&name) == most || (spread(&name) == most && most > 1))
-            .then_some(name)
+        (leads(input, at) && spread(&name) == most || (spread(&name) == most && most > 1)).then_some(name)
     })
 }
 
@@ -141,14 +109,12 @@ fn candidates(
     if let Some(axis) = declared {
         return vec![axis];
     }
-    if let Some(axis) = dims
-        .iter()
-        .position(|dim| matches!((dim, name), (Dim::Named(found), Some(name)) if found == name))
+    if let Some(axis) =
+        dims.iter().position(|dim| matches!((dim, name), (Dim::Named(found), Some(name)) if found == name))
     {
         return vec![axis];
     }
-    let where_ =
-        |wanted: fn(&Dim) -> bool| (0..dims.len()).filter(move |&axis| wanted(&dims[axis]));
+    let where_ = |wanted: fn(&Dim) -> bool| (0..dims.len()).filter(move |&axis| wanted(&dims[axis]));
     let unknown = where_(|dim| *dim == Dim::Unknown);
     let ones = where_(|dim| *dim == Dim::Known(1));
     let named = where_(|dim| matches!(dim, Dim::Named(_)));
@@ -163,10 +129,7 @@ fn candidates(
     };
     match given {
         None => found,
-        Some(shape) => found
-            .into_iter()
-            .filter(|&axis| fits(dims, Some(axis), shape))
-            .collect(),
+        Some(shape) => found.into_iter().filter(|&axis| fits(dims, Some(axis), shape)).collect(),
     }
 }
 
@@ -183,28 +146,21 @@ pub(super) fn bind(
             Role::Fixed
         } else if pairs.iter().any(|pair| pair.input == input.name) {
             Role::State
-        } else if options.shared.contains(&input.name)
-            || input.dims.as_ref().is_some_and(Vec::is_empty)
-        {
+        } else if options.shared.contains(&input.name) || input.dims.as_ref().is_some_and(Vec::is_empty) {
             Role::Shared
         } else {
             Role::Stream
         }
     };
-    let laned: Vec<&Declared> = inputs
-        .iter()
-        .filter(|input| matches!(role(input), Role::Stream | Role::State))
-        .collect();
+    let laned: Vec<&Declared> =
+        inputs.iter().filter(|input| matches!(role(input), Role::Stream | Role::State)).collect();
     let name = lane_name(&laned, options);
     // For each input its role and possible lane axes.
     let mut choices: Vec<(Role, Vec<Option<usize>>)> = Vec::new();
     for input in inputs {
         let mut role = role(input);
         let given = options.shapes.get(&input.name);
-        let declared = pairs
-            .iter()
-            .find(|pair| pair.input == input.name)
-            .and_then(|pair| pair.axis);
+        let declared = pairs.iter().find(|pair| pair.input == input.name).and_then(|pair| pair.axis);
         let rank = input.dims.as_ref().map_or(0, Vec::len);
         if let Some(axis) = declared.filter(|&axis| axis >= rank) {
             return Err(ModelError::option(format!(
@@ -216,10 +172,7 @@ pub(super) fn bind(
         let mut axes: Vec<Option<usize>> = match role {
             Role::Fixed | Role::Shared => Vec::new(),
             Role::State | Role::Stream => {
-                candidates(input, name.as_deref(), given, declared, role == Role::State)
-                    .into_iter()
-                    .map(Some)
-                    .collect()
+                candidates(input, name.as_deref(), given, declared, role == Role::State).into_iter().map(Some).collect()
             }
         };
         if axes.is_empty() {
@@ -243,17 +196,11 @@ pub(super) fn bind(
     for (_, axes) in &choices {
         ways = axes
             .iter()
-            .flat_map(|axis| {
-                ways.iter()
-                    .map(|way| [&way[..], &[*axis]].concat())
-                    .collect::<Vec<_>>()
-            })
+            .flat_map(|axis| ways.iter().map(|way| [&way[..], &[*axis]].concat()).collect::<Vec<_>>())
             .collect();
         ways.truncate(WAYS_MAX);
     }
-    ways.into_iter()
-        .map(|way| bind_way(inputs, &choices, &way, options, assume))
-        .collect()
+    ways.into_iter().map(|way| bind_way(inputs, &choices, &way, options, assume)).collect()
 }
 
 fn check_names(inputs: &[Declared], options: &ImportOptions) -> Result<(), ModelError> {
@@ -262,16 +209,10 @@ fn check_names(inputs: &[Declared], options: &ImportOptions) -> Result<(), Model
     asked.extend(options.shapes.keys().map(|name| ("--input", name)));
     asked.extend(options.init.keys().map(|name| ("--init", name)));
     asked.extend(options.shared.iter().map(|name| ("--shared", name)));
-    match asked
-        .iter()
-        .find(|(_, name)| !inputs.iter().any(|input| input.name == **name))
-    {
+    match asked.iter().find(|(_, name)| !inputs.iter().any(|input| input.name == **name)) {
         None => Ok(()),
         Some((option, name)) => {
-            let known: Vec<String> = inputs
-                .iter()
-                .map(|input| format!("{} {}", input.name, input.shape()))
-                .collect();
+            let known: Vec<String> = inputs.iter().map(|input| format!("{} {}", input.name, input.shape())).collect();
             Err(ModelError::option(format!(
                 "{option} {name}: the model has no such input; it has {}",
                 known.join(", ")
@@ -297,9 +238,7 @@ fn bind_way(
         if let Some(shape) = &given
             && !fits(dims, lane, shape)
         {
-            let lane = lane.map_or("which has no lane axis".into(), |axis| {
-                format!("whose lane axis is {axis}")
-            });
+            let lane = lane.map_or("which has no lane axis".into(), |axis| format!("whose lane axis is {axis}"));
             return Err(ModelError::option(format!(
                 "input {}: a seat's shape is {shape:?}, and the model declares {}, {lane}",
                 input.name,
@@ -341,38 +280,23 @@ fn bind_way(
         let dims = input.dims.as_deref().unwrap_or_default();
         let mut shape = Vec::with_capacity(own.len());
         for (axis, extent) in own.into_iter().enumerate() {
-            let by_name = if let Dim::Named(name) = &dims[axis] {
-                names.get(name.as_str()).copied()
-            } else {
-                None
-            };
+            let by_name = if let Dim::Named(name) = &dims[axis] { names.get(name.as_str()).copied() } else { None };
             let extent = extent.or(by_name).or_else(|| {
                 // A fixed number has one element wherever the file does not say more.
                 if role == Role::Fixed {
                     return Some(1);
                 }
                 let extent = assume?;
-                let label = if let Dim::Named(name) = &dims[axis] {
-                    name.clone()
-                } else {
-                    format!("{}.{axis}", input.name)
-                };
+                let label =
+                    if let Dim::Named(name) = &dims[axis] { name.clone() } else { format!("{}.{axis}", input.name) };
                 assumed.insert(label, extent);
                 Some(extent)
             });
             shape.push(extent.ok_or_else(|| missing(input, axis, &dims[axis], role))?);
         }
-        bound.push(Bound {
-            role,
-            lane_axis,
-            shape,
-        });
+        bound.push(Bound { role, lane_axis, shape });
     }
-    Ok(Binding {
-        inputs: bound,
-        baked,
-        assumed,
-    })
+    Ok(Binding { inputs: bound, baked, assumed })
 }
 
 /// The shape that an option implies for an input.
@@ -383,29 +307,20 @@ fn given_shape(input: &Declared, role: Role, options: &ImportOptions) -> Option<
     };
     match role {
         Role::Fixed => tensor(options.fix.get(&input.name)),
-        Role::State => tensor(options.init.get(&input.name))
-            .or_else(|| options.shapes.get(&input.name).cloned()),
+        Role::State => tensor(options.init.get(&input.name)).or_else(|| options.shapes.get(&input.name).cloned()),
         Role::Stream | Role::Shared => options.shapes.get(&input.name).cloned(),
     }
 }
 
 fn missing(input: &Declared, axis: usize, dim: &Dim, role: Role) -> ModelError {
     let name = &input.name;
-    let (shape, called) = (
-        input.shape(),
-        if let Dim::Named(name) = dim {
-            format!(" ({name})")
-        } else {
-            String::new()
-        },
-    );
+    let (shape, called) =
+        (input.shape(), if let Dim::Named(name) = dim { format!(" ({name})") } else { String::new() });
     let option = match role {
         Role::State => format!("--init {name}=FILE.npy of one lane's shape gives it"),
         _ => format!(
             "--input {name}=SPEC gives it (a wav with frame=N, or an npy), or --fix {name}=VALUE if it is a setting"
         ),
     };
-    ModelError::option(format!(
-        "input {name} {shape}: the extent of axis {axis}{called} is not known; {option}"
-    ))
+    ModelError::option(format!("input {name} {shape}: the extent of axis {axis}{called} is not known; {option}"))
 }

@@ -125,15 +125,10 @@ impl<'a> Builder<'a> {
         if let Some(id) = id.filter(|id| id.index() >= self.named) {
             self.values[id.index()].name = name.into();
         }
-        let scope = self
-            .scopes
-            .last_mut()
-            .expect("the outermost scope is never closed");
+        let scope = self.scopes.last_mut().expect("the outermost scope is never closed");
         match scope.insert(name.into(), id) {
             None => Ok(()),
-            Some(_) => Err(Fault::Malformed(format!(
-                "the value {name:?} is defined twice"
-            ))),
+            Some(_) => Err(Fault::Malformed(format!("the value {name:?} is defined twice"))),
         }
     }
 
@@ -147,9 +142,7 @@ impl<'a> Builder<'a> {
         match found {
             Some(Some(id)) => Ok(*id),
             Some(None) => Err(Fault::Unknown),
-            None => Err(Fault::Malformed(format!(
-                "the value {name:?} is not defined"
-            ))),
+            None => Err(Fault::Malformed(format!("the value {name:?} is not defined"))),
         }
     }
 
@@ -180,12 +173,7 @@ impl<'a> Builder<'a> {
         id
     }
 
-    pub(super) fn input(
-        &mut self,
-        dtype: DType,
-        shape: Vec<usize>,
-        lane: Lane,
-    ) -> Result<ValueId, Fault> {
+    pub(super) fn input(&mut self, dtype: DType, shape: Vec<usize>, lane: Lane) -> Result<ValueId, Fault> {
         check_size(dtype, &shape)?;
         let id = self.add(dtype, shape, lane);
         self.inputs.push(id);
@@ -197,27 +185,15 @@ impl<'a> Builder<'a> {
     }
 
     /// A constant of which some elements were taken from the lane axis's extent.
-    pub(super) fn constant_of_dims(
-        &mut self,
-        tensor: Tensor,
-        lane_dims: Option<Vec<bool>>,
-    ) -> ValueId {
+    pub(super) fn constant_of_dims(&mut self, tensor: Tensor, lane_dims: Option<Vec<bool>>) -> ValueId {
         let id = self.add(tensor.dtype(), tensor.shape().to_vec(), Lane::Free);
         let lane_dims = lane_dims.filter(|dims| dims.contains(&true));
-        self.constants.insert(
-            id,
-            Constant {
-                tensor: Arc::new(tensor),
-                lane_dims,
-            },
-        );
+        self.constants.insert(id, Constant { tensor: Arc::new(tensor), lane_dims });
         id
     }
 
     pub(super) fn known(&self, id: ValueId) -> Option<&Tensor> {
-        self.constants
-            .get(&id)
-            .map(|constant| constant.tensor.as_ref())
+        self.constants.get(&id).map(|constant| constant.tensor.as_ref())
     }
 
     /// For each element of a constant, whether it was taken from the lane axis's extent.
@@ -230,21 +206,14 @@ impl<'a> Builder<'a> {
     /// The integers of a value that must be known at import. `what` names it, for the refusal.
     pub(super) fn integers(&self, id: ValueId, what: &str) -> Result<Vec<i64>, Fault> {
         let tensor = self.known(id).ok_or_else(|| self.not_known(id, what))?;
-        tensor.to_i64s().ok_or_else(|| {
-            Fault::Malformed(format!(
-                "{what} is {}, and integers are expected",
-                tensor.dtype()
-            ))
-        })
+        tensor
+            .to_i64s()
+            .ok_or_else(|| Fault::Malformed(format!("{what} is {}, and integers are expected", tensor.dtype())))
     }
 
     /// The refusal of a value that is not known at import, with what it depends on.
     pub(super) fn not_known(&self, id: ValueId, what: &str) -> Fault {
-        let inputs: Vec<String> = self
-            .inputs_of(id)
-            .into_iter()
-            .map(|name| format!("{name:?}"))
-            .collect();
+        let inputs: Vec<String> = self.inputs_of(id).into_iter().map(|name| format!("{name:?}")).collect();
         let bind = match self.inputs_of(id).first() {
             Some(name) => format!("; if that is a setting, bind it with --fix {name}=VALUE"),
             None => String::new(),
@@ -260,20 +229,11 @@ impl<'a> Builder<'a> {
     fn inputs_of(&self, id: ValueId) -> Vec<String> {
         let mut wanted = BTreeSet::from([id]);
         for node in self.nodes.iter().rev() {
-            if node
-                .outputs
-                .iter()
-                .flatten()
-                .any(|output| wanted.contains(output))
-            {
+            if node.outputs.iter().flatten().any(|output| wanted.contains(output)) {
                 wanted.extend(node.inputs.iter().flatten());
             }
         }
-        self.inputs
-            .iter()
-            .filter(|input| wanted.contains(input))
-            .map(|input| self.name(*input).into())
-            .collect()
+        self.inputs.iter().filter(|input| wanted.contains(input)).map(|input| self.name(*input).into()).collect()
     }
 
     // Nodes.
@@ -322,21 +282,14 @@ impl<'a> Builder<'a> {
         for (dtype, shape, _) in &results {
             check_size(*dtype, shape)?;
         }
-        if operands
-            .iter()
-            .flatten()
-            .all(|id| self.constants.contains_key(id))
-        {
+        if operands.iter().flatten().all(|id| self.constants.contains_key(id)) {
             let steps = self.steps(&op, &operands, &results);
             if steps <= FOLD_STEPS_MAX.min(self.fold_steps) {
                 self.fold_steps -= steps;
                 return self.fold(&op, &operands, &results);
             }
         }
-        let ids: Vec<ValueId> = results
-            .into_iter()
-            .map(|(dtype, shape, lane)| self.add(dtype, shape, lane))
-            .collect();
+        let ids: Vec<ValueId> = results.into_iter().map(|(dtype, shape, lane)| self.add(dtype, shape, lane)).collect();
         self.nodes.push(Node {
             name: self.current.name.clone(),
             onnx: self.current.op.clone(),
@@ -348,27 +301,16 @@ impl<'a> Builder<'a> {
     }
 
     /// About how many steps an op takes.
-    fn steps(
-        &self,
-        op: &Op,
-        operands: &[Option<ValueId>],
-        results: &[(DType, Vec<usize>, Lane)],
-    ) -> usize {
+    fn steps(&self, op: &Op, operands: &[Option<ValueId>], results: &[(DType, Vec<usize>, Lane)]) -> usize {
         let count = |shape: &[usize]| shape.iter().product::<usize>();
         let written: usize = results.iter().map(|(_, shape, _)| count(shape)).sum();
-        let read: usize = operands
-            .iter()
-            .flatten()
-            .map(|&id| count(self.shape(id)))
-            .sum();
+        let read: usize = operands.iter().flatten().map(|&id| count(self.shape(id))).sum();
         // What is summed into one element of the result.
         let summed = match (op, operands) {
             (Op::MatMul, [Some(a), ..]) => self.shape(*a).last().copied().unwrap_or(1),
             (Op::Gemm { .. }, [Some(a), ..]) => count(self.shape(*a)),
             (Op::Conv { .. }, [_, Some(w), ..]) => count(&self.shape(*w)[1..]),
-            (Op::Recurrent(_), [_, Some(w), Some(r), ..]) => {
-                count(self.shape(*w)) + count(self.shape(*r))
-            }
+            (Op::Recurrent(_), [_, Some(w), Some(r), ..]) => count(self.shape(*w)) + count(self.shape(*r)),
             _ => 1,
         };
         written.saturating_mul(summed.max(1)).saturating_add(read)
@@ -380,42 +322,23 @@ impl<'a> Builder<'a> {
         operands: &[Option<ValueId>],
         results: &[(DType, Vec<usize>, Lane)],
     ) -> Result<Vec<ValueId>, Fault> {
-        let tensors: Vec<Option<&Tensor>> = operands
-            .iter()
-            .map(|id| id.and_then(|id| self.known(id)))
-            .collect();
-        let infos: Vec<_> = results
-            .iter()
-            .map(|(dtype, shape, _)| (*dtype, &shape[..]))
-            .collect();
+        let tensors: Vec<Option<&Tensor>> = operands.iter().map(|id| id.and_then(|id| self.known(id))).collect();
+        let infos: Vec<_> = results.iter().map(|(dtype, shape, _)| (*dtype, &shape[..])).collect();
         let values = oracle::apply(op, &tensors, &infos)
             .map_err(|error| Fault::Malformed(format!("it is constant, and {error}")))?;
         let lane_dims = self.fold_lane_dims(op, operands, &results[0].1);
-        Ok(values
-            .into_iter()
-            .map(|value| self.constant_of_dims(value, lane_dims.clone()))
-            .collect())
+        Ok(values.into_iter().map(|value| self.constant_of_dims(value, lane_dims.clone())).collect())
     }
 
     /// Which elements of a folded result are multiples of the lane axis's extent: the flags go the way the elements do.
-    fn fold_lane_dims(
-        &self,
-        op: &Op,
-        operands: &[Option<ValueId>],
-        shape: &[usize],
-    ) -> Option<Vec<bool>> {
-        let flagged =
-            |id: &Option<ValueId>| id.is_some_and(|id| self.constants[&id].lane_dims.is_some());
+    fn fold_lane_dims(&self, op: &Op, operands: &[Option<ValueId>], shape: &[usize]) -> Option<Vec<bool>> {
+        let flagged = |id: &Option<ValueId>| id.is_some_and(|id| self.constants[&id].lane_dims.is_some());
         if !operands.iter().any(flagged) {
             return None;
         }
         let flags = |id: ValueId| Tensor::from_bools(self.shape(id).to_vec(), self.lane_dims(id));
         let (moved, as_op): (usize, Op) = match op {
-            Op::Reshape
-            | Op::Transpose { .. }
-            | Op::Expand
-            | Op::Slice { .. }
-            | Op::Gather { .. } => (1, op.clone()),
+            Op::Reshape | Op::Transpose { .. } | Op::Expand | Op::Slice { .. } | Op::Gather { .. } => (1, op.clone()),
             Op::Cast => (1, Op::Reshape),
             Op::Concat { .. } => (operands.len(), op.clone()),
             // A multiple of a multiple.
@@ -424,19 +347,11 @@ impl<'a> Builder<'a> {
         };
         let tensors: Vec<Option<Tensor>> = (operands.iter().enumerate())
             .map(|(at, id)| {
-                id.map(|id| {
-                    if at < moved {
-                        flags(id)
-                    } else {
-                        self.constants[&id].tensor.as_ref().clone()
-                    }
-                })
+                id.map(|id| if at < moved { flags(id) } else { self.constants[&id].tensor.as_ref().clone() })
             })
             .collect();
         let tensors: Vec<Option<&Tensor>> = tensors.iter().map(Option::as_ref).collect();
-        let result = oracle::apply(&as_op, &tensors, &[(DType::Bool, shape)])
-            .ok()?
-            .swap_remove(0);
+        let result = oracle::apply(&as_op, &tensors, &[(DType::Bool, shape)]).ok()?.swap_remove(0);
         Some(result.bools().iter().map(|&flag| flag != 0).collect())
     }
 
@@ -445,12 +360,7 @@ impl<'a> Builder<'a> {
         let mut wanted: BTreeSet<ValueId> = outputs.iter().chain(&self.inputs).copied().collect();
         let mut live = Vec::new();
         for mut node in std::mem::take(&mut self.nodes).into_iter().rev() {
-            if node
-                .outputs
-                .iter()
-                .flatten()
-                .any(|output| wanted.contains(output))
-            {
+            if node.outputs.iter().flatten().any(|output| wanted.contains(output)) {
                 for output in &mut node.outputs {
                     *output = output.filter(|id| wanted.contains(id));
                 }
@@ -459,35 +369,25 @@ impl<'a> Builder<'a> {
             }
         }
         live.reverse();
-        let renumbered: BTreeMap<ValueId, ValueId> = wanted
-            .iter()
-            .enumerate()
-            .map(|(new, &old)| (old, ValueId(new as u32)))
-            .collect();
+        let renumbered: BTreeMap<ValueId, ValueId> =
+            wanted.iter().enumerate().map(|(new, &old)| (old, ValueId(new as u32))).collect();
         for node in &mut live {
             for id in node.inputs.iter_mut().chain(&mut node.outputs).flatten() {
                 *id = renumbered[id];
             }
         }
-        let constants = wanted
-            .iter()
-            .filter_map(|old| Some((renumbered[old], self.constants.get(old)?.tensor.clone())));
+        let constants =
+            wanted.iter().filter_map(|old| Some((renumbered[old], self.constants.get(old)?.tensor.clone())));
         let graph = Graph {
             name,
             opset: self.opset,
-            values: wanted
-                .iter()
-                .map(|id| self.values[id.index()].clone())
-                .collect(),
+            values: wanted.iter().map(|id| self.values[id.index()].clone()).collect(),
             nodes: live,
             constants: constants.collect(),
             inputs: self.inputs.iter().map(|id| renumbered[id]).collect(),
             outputs: outputs.iter().map(|id| renumbered[id]).collect(),
         };
-        (
-            graph,
-            wanted.iter().map(|id| self.lanes[id.index()]).collect(),
-        )
+        (graph, wanted.iter().map(|id| self.lanes[id.index()]).collect())
     }
 }
 

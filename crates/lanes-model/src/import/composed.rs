@@ -10,11 +10,7 @@ use lanes_core::DType;
 
 impl Builder<'_> {
     /// The operator's results, if it is one of this file's.
-    pub(super) fn composed(
-        &mut self,
-        op: &str,
-        call: &Call<'_>,
-    ) -> Result<Option<Vec<ValueId>>, Fault> {
+    pub(super) fn composed(&mut self, op: &str, call: &Call<'_>) -> Result<Option<Vec<ValueId>>, Fault> {
         let one = |id: ValueId| Ok(Some(vec![id]));
         match op {
             "ArgMax" | "ArgMin" => one(self.arg_extreme(op == "ArgMax", call)?),
@@ -28,10 +24,7 @@ impl Builder<'_> {
                 let zero = self.constant(scalar(0.0, self.dtype(x)));
                 let above = self.pair(Binary::Greater, x, zero)?;
                 let below = self.pair(Binary::Less, x, zero)?;
-                let (above, below) = (
-                    self.cast(above, self.dtype(x))?,
-                    self.cast(below, self.dtype(x))?,
-                );
+                let (above, below) = (self.cast(above, self.dtype(x))?, self.cast(below, self.dtype(x))?);
                 one(self.pair(Binary::Sub, above, below)?)
             }
             "Softsign" => {
@@ -55,10 +48,7 @@ impl Builder<'_> {
             "MatMulInteger" => one(self.matmul_integer(call)?),
             "TopK" => {
                 let x = call.operand(0)?;
-                let axis = axis_of(
-                    call.attributes.int("axis")?.unwrap_or(-1),
-                    self.shape(x).len(),
-                )?;
+                let axis = axis_of(call.attributes.int("axis")?.unwrap_or(-1), self.shape(x).len())?;
                 self.refuse_lanes_among(x, &[axis], "sorts along");
                 Ok(None)
             }
@@ -70,10 +60,7 @@ impl Builder<'_> {
     fn arg_extreme(&mut self, max: bool, call: &Call<'_>) -> Result<ValueId, Fault> {
         let x = call.operand(0)?;
         self.expect_number(x)?;
-        let axis = axis_of(
-            call.attributes.int("axis")?.unwrap_or(0),
-            self.shape(x).len(),
-        )?;
+        let axis = axis_of(call.attributes.int("axis")?.unwrap_or(0), self.shape(x).len())?;
         let keepdims = call.attributes.flag("keepdims", true)?;
         let last = call.attributes.flag("select_last_index", false)?;
         self.refuse_lanes_among(x, &[axis], "compares entries along");
@@ -81,22 +68,13 @@ impl Builder<'_> {
         if extent == 0 {
             return Err(Fault::Malformed(format!("axis {axis} has no entries")));
         }
-        let extreme = self.reduced(
-            if max { Reduction::Max } else { Reduction::Min },
-            x,
-            &[axis],
-            true,
-        )?;
+        let extreme = self.reduced(if max { Reduction::Max } else { Reduction::Min }, x, &[axis], true)?;
         let holds = self.pair(Binary::Equal, x, extreme)?;
         let mut places = vec![1; self.shape(x).len()];
         places[axis] = extent;
         let places = self.constant(Tensor::from_vec(places, (0..extent as i64).collect()));
         // A place that no extreme is at. Where nothing equals it, as with NaN, the first is meant.
-        let (beyond, kind) = if last {
-            (0, Reduction::Max)
-        } else {
-            (extent as i64 - 1, Reduction::Min)
-        };
+        let (beyond, kind) = if last { (0, Reduction::Max) } else { (extent as i64 - 1, Reduction::Min) };
         let beyond = self.constant(Tensor::scalar(beyond));
         let found = self.choose(holds, places, beyond)?;
         self.reduced(kind, found, &[axis], keepdims)
@@ -110,11 +88,7 @@ impl Builder<'_> {
         let epsilon = call.attributes.float("epsilon")?.unwrap_or(1e-5);
         let (rank, channels) = (self.shape(x).len(), self.shape(x)[1]);
         let axes: Vec<usize> = (2..rank).collect();
-        self.refuse_lanes_among(
-            x,
-            &(1..rank).collect::<Vec<_>>(),
-            "has statistics or a scale along",
-        );
+        self.refuse_lanes_among(x, &(1..rank).collect::<Vec<_>>(), "has statistics or a scale along");
         let [mean, variance] = self.statistics(x, &axes)?;
         let raised = self.pair_scalar(Binary::Add, variance, epsilon.into())?;
         let deviation = self.map(Op::Unary(Unary::Sqrt), raised)?;
@@ -135,18 +109,12 @@ impl Builder<'_> {
         let mut x = call.operand(0)?;
         let repeats = self.integers(call.operand(1)?, "the repeats")?;
         if repeats.len() != self.shape(x).len() {
-            return Err(Fault::Malformed(format!(
-                "repeats {repeats:?} of a value of shape {:?}",
-                self.shape(x)
-            )));
+            return Err(Fault::Malformed(format!("repeats {repeats:?} of a value of shape {:?}", self.shape(x))));
         }
         for (axis, &count) in repeats.iter().enumerate() {
-            let count = usize::try_from(count)
-                .ok()
-                .filter(|&count| count <= 1 << 16);
-            let count = count.ok_or_else(|| {
-                Fault::Malformed(format!("repeats {repeats:?}; 0 to 65536 are expected"))
-            })?;
+            let count = usize::try_from(count).ok().filter(|&count| count <= 1 << 16);
+            let count =
+                count.ok_or_else(|| Fault::Malformed(format!("repeats {repeats:?}; 0 to 65536 are expected")))?;
             if count == 1 {
                 continue;
             }
@@ -158,13 +126,7 @@ impl Builder<'_> {
                 let empty = self.renamed(zero, vec![0], super::axis::Lane::Free)?;
                 return self.emit(Op::Reshape, &[empty], self.dtype(x), shape, self.lane(x));
             }
-            x = self.emit(
-                Op::Concat { axis },
-                &vec![x; count],
-                self.dtype(x),
-                shape,
-                self.lane(x),
-            )?;
+            x = self.emit(Op::Concat { axis }, &vec![x; count], self.dtype(x), shape, self.lane(x))?;
         }
         Ok(x)
     }
@@ -173,15 +135,10 @@ impl Builder<'_> {
     fn dynamic_quantize(&mut self, call: &Call<'_>) -> Result<Vec<ValueId>, Fault> {
         let x = call.operand(0)?;
         if self.dtype(x) != DType::F32 {
-            return Err(Fault::Unsupported(format!(
-                "an operand of {}; float32 is supported",
-                self.dtype(x)
-            )));
+            return Err(Fault::Unsupported(format!("an operand of {}; float32 is supported", self.dtype(x))));
         }
         if let Some(axis) = self.lane(x).axis() {
-            self.note_per_lane(format!(
-                "its scale spans the whole operand, the lane axis {axis} among it"
-            ));
+            self.note_per_lane(format!("its scale spans the whole operand, the lane axis {axis} among it"));
         }
         let axes: Vec<usize> = (0..self.shape(x).len()).collect();
         // Zero is always within the span.
@@ -205,21 +162,14 @@ impl Builder<'_> {
     }
 
     /// `x`, rounded half to even, plus a zero point, within the bounds of an integer type.
-    fn saturate(
-        &mut self,
-        x: ValueId,
-        point: Option<ValueId>,
-        to: DType,
-    ) -> Result<ValueId, Fault> {
+    fn saturate(&mut self, x: ValueId, point: Option<ValueId>, to: DType) -> Result<ValueId, Fault> {
         let (low, high) = match to {
             DType::U8 => (0.0, 255.0),
             DType::I8 => (-128.0, 127.0),
             DType::U16 => (0.0, 65535.0),
             DType::I16 => (-32768.0, 32767.0),
             other => {
-                return Err(Fault::Unsupported(format!(
-                    "values of {other}; 8- and 16-bit integers are supported"
-                )));
+                return Err(Fault::Unsupported(format!("values of {other}; 8- and 16-bit integers are supported")));
             }
         };
         let mut rounded = self.map(Op::Unary(Unary::Round), x)?;
@@ -228,18 +178,8 @@ impl Builder<'_> {
             rounded = self.pair(Binary::Add, rounded, point)?;
         }
         let bounds = [low, high].map(|bound| self.constant(scalar(bound, self.dtype(x))));
-        let result = (
-            self.dtype(rounded),
-            self.shape(rounded).to_vec(),
-            self.lane(rounded),
-        );
-        let bounded = self.emit(
-            Op::Clip,
-            &[rounded, bounds[0], bounds[1]],
-            result.0,
-            result.1,
-            result.2,
-        )?;
+        let result = (self.dtype(rounded), self.shape(rounded).to_vec(), self.lane(rounded));
+        let bounded = self.emit(Op::Clip, &[rounded, bounds[0], bounds[1]], result.0, result.1, result.2)?;
         self.cast(bounded, to)
     }
 
@@ -253,22 +193,16 @@ impl Builder<'_> {
                 shape[axis] = extent;
                 self.renamed(id, shape, self.lane(id))
             }
-            ref other => Err(Fault::Unsupported(format!(
-                "a scale of shape {other:?}; scalars and one axis are supported"
-            ))),
+            ref other => {
+                Err(Fault::Unsupported(format!("a scale of shape {other:?}; scalars and one axis are supported")))
+            }
         }
     }
 
     /// The axis of `QuantizeLinear` and `DequantizeLinear`, which only a scale that is no scalar needs.
     fn scale_axis(&self, call: &Call<'_>, x: ValueId) -> Result<usize, Fault> {
-        if call
-            .attributes
-            .int("block_size")?
-            .is_some_and(|size| size != 0)
-        {
-            return Err(Fault::Unsupported(
-                "block_size; scales by tensor or axis are supported".into(),
-            ));
+        if call.attributes.int("block_size")?.is_some_and(|size| size != 0) {
+            return Err(Fault::Unsupported("block_size; scales by tensor or axis are supported".into()));
         }
         let axis = call.attributes.int("axis")?;
         let rank = self.shape(x).len();
@@ -298,14 +232,8 @@ impl Builder<'_> {
     fn dequantize(&mut self, call: &Call<'_>) -> Result<ValueId, Fault> {
         let (x, scale, point) = (call.operand(0)?, call.operand(1)?, call.optional(2));
         let axis = self.scale_axis(call, x)?;
-        if call
-            .attributes
-            .int("output_dtype")?
-            .is_some_and(|code| code != 0)
-        {
-            return Err(Fault::Unsupported(
-                "output_dtype; the scale's type is supported".into(),
-            ));
+        if call.attributes.int("output_dtype")?.is_some_and(|code| code != 0) {
+            return Err(Fault::Unsupported("output_dtype; the scale's type is supported".into()));
         }
         self.expect_float(scale)?;
         let to = self.dtype(scale);
@@ -335,11 +263,7 @@ impl Builder<'_> {
             if let Some(point) = call.optional(2 + at) {
                 // One for all, or one for each row of the left or column of the right operand.
                 let rank = self.shape(x).len();
-                let axis = if at == 0 {
-                    rank.saturating_sub(2)
-                } else {
-                    rank.saturating_sub(1)
-                };
+                let axis = if at == 0 { rank.saturating_sub(2) } else { rank.saturating_sub(1) };
                 let point = self.along(point, axis, x)?;
                 let point = self.cast(point, DType::I32)?;
                 *operand = self.pair(Binary::Sub, *operand, point)?;

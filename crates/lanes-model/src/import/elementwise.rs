@@ -24,11 +24,7 @@ pub(super) fn scalar(value: f64, dtype: DType) -> Tensor {
 
 impl Builder<'_> {
     /// The operator's results, if it is one of this file's.
-    pub(super) fn elementwise(
-        &mut self,
-        op: &str,
-        call: &Call<'_>,
-    ) -> Result<Option<Vec<ValueId>>, Fault> {
+    pub(super) fn elementwise(&mut self, op: &str, call: &Call<'_>) -> Result<Option<Vec<ValueId>>, Fault> {
         let unary = |unary| Some(Op::Unary(unary));
         let attributes = &call.attributes;
         // One operand, any number type.
@@ -56,16 +52,12 @@ impl Builder<'_> {
             "Round" => Some(Unary::Round),
             "Sin" => Some(Unary::Sin),
             "Cos" => Some(Unary::Cos),
-            "LeakyRelu" => Some(Unary::LeakyRelu {
-                alpha: attributes.float("alpha")?.unwrap_or(0.01),
-            }),
+            "LeakyRelu" => Some(Unary::LeakyRelu { alpha: attributes.float("alpha")?.unwrap_or(0.01) }),
             "Gelu" => Some(match attributes.text("approximate")?.unwrap_or("none") {
                 "none" => Unary::Gelu,
                 "tanh" => Unary::GeluTanh,
                 other => {
-                    return Err(Fault::Unsupported(format!(
-                        "approximate {other:?}; none and tanh are supported"
-                    )));
+                    return Err(Fault::Unsupported(format!("approximate {other:?}; none and tanh are supported")));
                 }
             }),
             _ => None,
@@ -130,19 +122,12 @@ impl Builder<'_> {
             "Cast" | "CastLike" => {
                 let x = call.operand(0)?;
                 let to = if op == "Cast" {
-                    let code = attributes
-                        .int("to")?
-                        .ok_or_else(|| Fault::Malformed("attribute to is missing".into()))?;
-                    i32::try_from(code)
-                        .ok()
-                        .and_then(file::dtype)
-                        .ok_or_else(|| {
-                            let name = file::dtype_name(code.clamp(-1, 1000) as i32);
-                            Fault::Unsupported(format!(
-                                "a cast to {name}; {} are supported",
-                                file::DTYPES
-                            ))
-                        })?
+                    let code =
+                        attributes.int("to")?.ok_or_else(|| Fault::Malformed("attribute to is missing".into()))?;
+                    i32::try_from(code).ok().and_then(file::dtype).ok_or_else(|| {
+                        let name = file::dtype_name(code.clamp(-1, 1000) as i32);
+                        Fault::Unsupported(format!("a cast to {name}; {} are supported", file::DTYPES))
+                    })?
                 } else {
                     self.dtype(call.operand(1)?)
                 };
@@ -154,14 +139,9 @@ impl Builder<'_> {
             "Dropout" => {
                 attributes.ignore(&["ratio", "seed"]);
                 call.only_results(1)?;
-                let training = call
-                    .optional(2)
-                    .map(|id| self.integers(id, "training_mode"))
-                    .transpose()?;
+                let training = call.optional(2).map(|id| self.integers(id, "training_mode")).transpose()?;
                 if training.is_some_and(|mode| mode.iter().any(|&mode| mode != 0)) {
-                    return Err(Fault::Unsupported(
-                        "training_mode; inference is supported".into(),
-                    ));
+                    return Err(Fault::Unsupported("training_mode; inference is supported".into()));
                 }
                 one(call.operand(0)?)
             }
@@ -172,10 +152,8 @@ impl Builder<'_> {
                 one(self.pair(Binary::Div, one_, x)?)
             }
             "HardSigmoid" => {
-                let (alpha, beta) = (
-                    attributes.float("alpha")?.unwrap_or(0.2),
-                    attributes.float("beta")?.unwrap_or(0.5),
-                );
+                let (alpha, beta) =
+                    (attributes.float("alpha")?.unwrap_or(0.2), attributes.float("beta")?.unwrap_or(0.5));
                 one(self.hard_sigmoid(call.operand(0)?, alpha.into(), beta.into())?)
             }
             "HardSwish" => {
@@ -212,23 +190,14 @@ impl Builder<'_> {
 
     /// An elementwise op of one operand.
     pub(super) fn map(&mut self, op: Op, x: ValueId) -> Result<ValueId, Fault> {
-        self.emit(
-            op,
-            &[x],
-            self.dtype(x),
-            self.shape(x).to_vec(),
-            self.lane(x),
-        )
+        self.emit(op, &[x], self.dtype(x), self.shape(x).to_vec(), self.lane(x))
     }
 
     /// The shape and lanes of operands broadcast against each other.
     fn spread(&mut self, operands: &[ValueId]) -> Result<(Vec<usize>, axis::Lane), Fault> {
         let shapes: Vec<&[usize]> = operands.iter().map(|&id| self.shape(id)).collect();
         let shape = broadcast_shape(&shapes)?;
-        let lanes: Vec<_> = operands
-            .iter()
-            .map(|&id| (self.lane(id), self.shape(id)))
-            .collect();
+        let lanes: Vec<_> = operands.iter().map(|&id| (self.lane(id), self.shape(id))).collect();
         let place = axis::broadcast(&lanes, &shape);
         Ok((shape, self.place(place)))
     }
@@ -238,18 +207,12 @@ impl Builder<'_> {
         self.expect_same_dtype(&[a, b])?;
         let (shape, lane) = self.spread(&[a, b])?;
         let dtype = match op {
-            Binary::Equal
-            | Binary::Less
-            | Binary::LessOrEqual
-            | Binary::Greater
-            | Binary::GreaterOrEqual => DType::Bool,
-            Binary::Add
-            | Binary::Sub
-            | Binary::Mul
-            | Binary::Div
-            | Binary::Pow
-            | Binary::Min
-            | Binary::Max => self.dtype(a),
+            Binary::Equal | Binary::Less | Binary::LessOrEqual | Binary::Greater | Binary::GreaterOrEqual => {
+                DType::Bool
+            }
+            Binary::Add | Binary::Sub | Binary::Mul | Binary::Div | Binary::Pow | Binary::Min | Binary::Max => {
+                self.dtype(a)
+            }
             Binary::And | Binary::Or => DType::Bool,
         };
         self.emit(Op::Binary(op), &[a, b], dtype, shape, lane)
@@ -262,12 +225,7 @@ impl Builder<'_> {
     }
 
     /// `Where`.
-    pub(super) fn choose(
-        &mut self,
-        condition: ValueId,
-        a: ValueId,
-        b: ValueId,
-    ) -> Result<ValueId, Fault> {
+    pub(super) fn choose(&mut self, condition: ValueId, a: ValueId, b: ValueId) -> Result<ValueId, Fault> {
         let (shape, lane) = self.spread(&[condition, a, b])?;
         self.emit(Op::Where, &[condition, a, b], self.dtype(a), shape, lane)
     }
@@ -286,11 +244,7 @@ impl Builder<'_> {
         let less_one = self.pair_scalar(Binary::Sub, power, 1.0)?;
         let scaled = self.pair_scalar(Binary::Mul, less_one, alpha)?;
         let elu = self.where_negative(x, scaled, x)?;
-        if gamma == 1.0 {
-            Ok(elu)
-        } else {
-            self.pair_scalar(Binary::Mul, elu, gamma)
-        }
+        if gamma == 1.0 { Ok(elu) } else { self.pair_scalar(Binary::Mul, elu, gamma) }
     }
 
     fn hard_sigmoid(&mut self, x: ValueId, alpha: f64, beta: f64) -> Result<ValueId, Fault> {
@@ -299,13 +253,7 @@ impl Builder<'_> {
         let shifted = self.pair_scalar(Binary::Add, scaled, beta)?;
         let bounds = [0.0, 1.0].map(|bound| self.constant(scalar(bound, self.dtype(x))));
         let result = (self.dtype(x), self.shape(x).to_vec(), self.lane(x));
-        self.emit(
-            Op::Clip,
-            &[shifted, bounds[0], bounds[1]],
-            result.0,
-            result.1,
-            result.2,
-        )
+        self.emit(Op::Clip, &[shifted, bounds[0], bounds[1]], result.0, result.1, result.2)
     }
 
     pub(super) fn cast(&mut self, x: ValueId, to: DType) -> Result<ValueId, Fault> {
@@ -366,26 +314,13 @@ impl Builder<'_> {
             }
         }
         let mut lanes = vec![(self.lane(x), self.shape(x))];
-        lanes.extend(
-            bounds
-                .iter()
-                .flatten()
-                .map(|&bound| (self.lane(bound), &[][..])),
-        );
+        lanes.extend(bounds.iter().flatten().map(|&bound| (self.lane(bound), &[][..])));
         // A bound that each lane has of its own has no axis to lay against x's.
         for (lane, _) in lanes.iter_mut().skip(1) {
-            *lane = if *lane == axis::Lane::Free {
-                axis::Lane::Free
-            } else {
-                axis::Lane::Gone
-            };
+            *lane = if *lane == axis::Lane::Free { axis::Lane::Free } else { axis::Lane::Gone };
         }
         let place = axis::broadcast(&lanes, self.shape(x));
         let (lane, shape) = (self.place(place), self.shape(x).to_vec());
-        Ok(self.emit_all(
-            Op::Clip,
-            vec![Some(x), bounds[0], bounds[1]],
-            vec![(dtype, shape, lane)],
-        )?[0])
+        Ok(self.emit_all(Op::Clip, vec![Some(x), bounds[0], bounds[1]], vec![(dtype, shape, lane)])?[0])
     }
 }

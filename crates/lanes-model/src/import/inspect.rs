@@ -90,22 +90,14 @@ pub fn inspect(path: impl AsRef<Path>, options: &ImportOptions) -> Result<Inspec
 ///
 /// # Errors
 /// As [`inspect`].
-pub fn inspect_bytes(
-    bytes: impl Into<Bytes>,
-    name: &str,
-    options: &ImportOptions,
-) -> Result<Inspection, ModelError> {
+pub fn inspect_bytes(bytes: impl Into<Bytes>, name: &str, options: &ImportOptions) -> Result<Inspection, ModelError> {
     inspect_file(&OnnxFile::from_bytes(bytes.into())?, name.into(), options)
 }
 
 /// Extents to assume where none is given, until one lets the model through: frames, samples, and small ones.
 const ASSUMED: [usize; 8] = [512, 576, 1, 16, 64, 160, 1024, 4096];
 
-fn inspect_file(
-    file: &OnnxFile,
-    name: String,
-    options: &ImportOptions,
-) -> Result<Inspection, ModelError> {
+fn inspect_file(file: &OnnxFile, name: String, options: &ImportOptions) -> Result<Inspection, ModelError> {
     // What an import fails on before it looks at a node is said, not thrown.
     let (plan, why) = match Plan::read(file, options) {
         Ok(plan) => (plan, None),
@@ -117,31 +109,20 @@ fn inspect_file(
     let mut why = why;
     if why.is_none() && !built.unsupported.is_empty() {
         let first = &built.unsupported[0];
-        why = Some(format!(
-            "node {} ({}) is not supported: {}",
-            first.node, first.op, first.why
-        ));
+        why = Some(format!("node {} ({}) is not supported: {}", first.node, first.op, first.why));
     }
     if let Some(mixes) = &built.mixes {
         why = Some(mixes.to_string());
     } else if why.is_none() {
-        why = attempt.error.clone().or_else(|| {
-            check_pairs(&plan, way, built)
-                .err()
-                .map(|error| error.to_string())
-        });
+        why = attempt.error.clone().or_else(|| check_pairs(&plan, way, built).err().map(|error| error.to_string()));
     }
-    let inputs = plan
-        .inputs
-        .iter()
-        .zip(&way.inputs)
-        .map(|(input, bound)| PortInspection {
-            name: input.name.clone(),
-            dtype: input.dtype,
-            shape: open_shape(input, &bound.shape, bound.lane_axis, &attempt),
-            role: bound.role,
-            lane_axis: bound.lane_axis,
-        });
+    let inputs = plan.inputs.iter().zip(&way.inputs).map(|(input, bound)| PortInspection {
+        name: input.name.clone(),
+        dtype: input.dtype,
+        shape: open_shape(input, &bound.shape, bound.lane_axis, &attempt),
+        role: bound.role,
+        lane_axis: bound.lane_axis,
+    });
     let outputs = plan.outputs.iter().enumerate().map(|(at, output)| {
         let place = built.outputs.get(at).copied().flatten();
         let value = place.map(|place| built.graph.value(built.graph.outputs[place]));
@@ -164,15 +145,10 @@ fn inspect_file(
         let bound = &way.inputs[at];
         let dtype = input.dtype?;
         let shape = open_shape(input, &bound.shape, bound.lane_axis, &attempt);
-        let lane_shape: Vec<Dim> = (0..shape.len())
-            .filter(|&axis| Some(axis) != bound.lane_axis)
-            .map(|axis| shape[axis].clone())
-            .collect();
+        let lane_shape: Vec<Dim> =
+            (0..shape.len()).filter(|&axis| Some(axis) != bound.lane_axis).map(|axis| shape[axis].clone()).collect();
         let known = lane_shape.iter().all(|dim| matches!(dim, Dim::Known(_)));
-        let bytes = super::lane_shape(&bound.shape, bound.lane_axis)
-            .iter()
-            .product::<usize>()
-            * dtype.size();
+        let bytes = super::lane_shape(&bound.shape, bound.lane_axis).iter().product::<usize>() * dtype.size();
         Some(StateInspection {
             input: pair.input.clone(),
             output: pair.output.clone(),
@@ -222,8 +198,7 @@ struct Attempt {
 }
 
 fn attempt(plan: &Plan<'_>, name: &str, options: &ImportOptions) -> Result<Attempt, ModelError> {
-    let assumptions: Vec<Option<usize>> = match bind::bind(&plan.inputs, &plan.pairs, options, None)
-    {
+    let assumptions: Vec<Option<usize>> = match bind::bind(&plan.inputs, &plan.pairs, options, None) {
         Ok(_) => vec![None],
         // An extent is open; anything else is wrong with every assumption too.
         Err(_) => ASSUMED.iter().copied().map(Some).collect(),
@@ -235,11 +210,7 @@ fn attempt(plan: &Plan<'_>, name: &str, options: &ImportOptions) -> Result<Attem
             match build(plan, &way, name, options, true) {
                 Ok(built) => {
                     let good = built.unsupported.is_empty() && built.mixes.is_none();
-                    let attempt = Attempt {
-                        way,
-                        built,
-                        error: None,
-                    };
+                    let attempt = Attempt { way, built, error: None };
                     if good {
                         return Ok(attempt);
                     }
@@ -257,12 +228,7 @@ fn attempt(plan: &Plan<'_>, name: &str, options: &ImportOptions) -> Result<Attem
 }
 
 /// Extents for a reader: those that were assumed, and the lane axis, as the file declares them.
-fn open_shape(
-    declared: &Declared,
-    shape: &[usize],
-    lane_axis: Option<usize>,
-    attempt: &Attempt,
-) -> Vec<Dim> {
+fn open_shape(declared: &Declared, shape: &[usize], lane_axis: Option<usize>, attempt: &Attempt) -> Vec<Dim> {
     let dims = declared.dims.as_deref().unwrap_or_default();
     let assumed = !attempt.way.assumed.is_empty();
     let extent = |(axis, &extent): (usize, &usize)| match dims.get(axis) {
@@ -276,9 +242,6 @@ fn open_shape(
 fn count_ops(graph: &GraphProto, ops: &mut BTreeMap<String, usize>) {
     for node in &graph.node {
         *ops.entry(node.op_type.clone()).or_default() += 1;
-        node.attribute
-            .iter()
-            .filter_map(|attribute| attribute.g.as_deref())
-            .for_each(|body| count_ops(body, ops));
+        node.attribute.iter().filter_map(|attribute| attribute.g.as_deref()).for_each(|body| count_ops(body, ops));
     }
 }

@@ -66,19 +66,12 @@ pub fn load(path: impl AsRef<Path>, options: &ImportOptions) -> Result<Model, Mo
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_bytes(
-    bytes: impl Into<Bytes>,
-    name: &str,
-    options: &ImportOptions,
-) -> Result<Model, ModelError> {
+pub fn load_bytes(bytes: impl Into<Bytes>, name: &str, options: &ImportOptions) -> Result<Model, ModelError> {
     load_file(&OnnxFile::from_bytes(bytes.into())?, name, options)
 }
 
 fn stem(path: &Path) -> String {
-    path.file_stem().map_or_else(
-        || "model".into(),
-        |stem| stem.to_string_lossy().into_owned(),
-    )
+    path.file_stem().map_or_else(|| "model".into(), |stem| stem.to_string_lossy().into_owned())
 }
 
 fn load_file(file: &OnnxFile, name: &str, options: &ImportOptions) -> Result<Model, ModelError> {
@@ -96,17 +89,12 @@ fn load_file(file: &OnnxFile, name: &str, options: &ImportOptions) -> Result<Mod
             Some(mixes) => refusal = refusal.or(Some(mixes)),
         }
     }
-    Err(refusal.map_or_else(
-        || ModelError::malformed("the model has no inputs"),
-        ModelError::MixesLanes,
-    ))
+    Err(refusal.map_or_else(|| ModelError::malformed("the model has no inputs"), ModelError::MixesLanes))
 }
 
 /// A pair that grows leaves an extent open, and that it grows is what is wrong with it.
 fn growing(plan: &Plan<'_>, name: &str, options: &ImportOptions) -> Option<ModelError> {
-    let way = bind::bind(&plan.inputs, &plan.pairs, options, Some(4))
-        .ok()?
-        .swap_remove(0);
+    let way = bind::bind(&plan.inputs, &plan.pairs, options, Some(4)).ok()?.swap_remove(0);
     let built = build(plan, &way, name, options, false).ok()?;
     match check_pairs(plan, &way, &built) {
         Err(error @ ModelError::States { .. }) => Some(error),
@@ -127,27 +115,13 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn read(file: &'a OnnxFile, options: &ImportOptions) -> Result<Self, ModelError> {
         let mut plan = Self::declared(file)?;
-        let free: Vec<Declared> = plan
-            .inputs
-            .iter()
-            .filter(|input| !options.fix.contains_key(&input.name))
-            .cloned()
-            .collect();
+        let free: Vec<Declared> =
+            plan.inputs.iter().filter(|input| !options.fix.contains_key(&input.name)).cloned().collect();
         plan.pairs = states::pair(&free, &plan.outputs, options)?;
-        if let Some(name) = options
-            .init
-            .keys()
-            .find(|name| !plan.pairs.iter().any(|pair| pair.input == **name))
-        {
+        if let Some(name) = options.init.keys().find(|name| !plan.pairs.iter().any(|pair| pair.input == **name)) {
             let states: Vec<&str> = plan.pairs.iter().map(|pair| pair.input.as_str()).collect();
-            let states = if states.is_empty() {
-                "none".into()
-            } else {
-                states.join(", ")
-            };
-            return Err(ModelError::option(format!(
-                "--init {name}: no such state; states are {states}"
-            )));
+            let states = if states.is_empty() { "none".into() } else { states.join(", ") };
+            return Err(ModelError::option(format!("--init {name}: no such state; states are {states}")));
         }
         Ok(plan)
     }
@@ -155,14 +129,8 @@ impl<'a> Plan<'a> {
     /// Without states.
     fn declared(file: &'a OnnxFile) -> Result<Self, ModelError> {
         let model = &file.model;
-        let graph = model
-            .graph
-            .as_ref()
-            .ok_or_else(|| ModelError::malformed("the model has no graph"))?;
-        let default = model
-            .opset_import
-            .iter()
-            .find(|set| matches!(set.domain.as_str(), "" | "ai.onnx"));
+        let graph = model.graph.as_ref().ok_or_else(|| ModelError::malformed("the model has no graph"))?;
+        let default = model.opset_import.iter().find(|set| matches!(set.domain.as_str(), "" | "ai.onnx"));
         let opset = default.map_or(0, |set| set.version);
         if !OPSETS.contains(&opset) {
             return Err(ModelError::malformed(format!(
@@ -175,21 +143,11 @@ impl<'a> Plan<'a> {
         if outputs.is_empty() {
             return Err(ModelError::malformed("the model has no outputs"));
         }
-        Ok(Self {
-            model,
-            data: &file.data,
-            opset,
-            inputs,
-            outputs,
-            pairs: Vec::new(),
-        })
+        Ok(Self { model, data: &file.data, opset, inputs, outputs, pairs: Vec::new() })
     }
 
     fn input(&self, name: &str) -> Option<(usize, &Declared)> {
-        self.inputs
-            .iter()
-            .enumerate()
-            .find(|(_, input)| input.name == name)
+        self.inputs.iter().enumerate().find(|(_, input)| input.name == name)
     }
 }
 
@@ -216,19 +174,10 @@ fn build(
     let mut builder = Builder::new(plan.data, plan.opset, way.baked, lenient);
     let mut inputs = Vec::new();
     for (at, (input, bound)) in plan.inputs.iter().zip(&way.inputs).enumerate() {
-        builder.current = Current {
-            name: input.name.clone(),
-            op: "input".into(),
-        };
+        builder.current = Current { name: input.name.clone(), op: "input".into() };
         let dtype = input.dtype.expect("an input has a type");
         let id = match options.fix.get(&input.name) {
-            Some(given) => Ok(builder.constant(given_tensor(
-                given,
-                dtype,
-                &bound.shape,
-                "--fix",
-                &input.name,
-            )?)),
+            Some(given) => Ok(builder.constant(given_tensor(given, dtype, &bound.shape, "--fix", &input.name)?)),
             None => {
                 inputs.push(at);
                 builder.input(dtype, bound.shape.clone(), lane_of(bound))
@@ -241,10 +190,7 @@ fn build(
     let mut ids: Vec<ValueId> = Vec::new();
     let mut outputs = Vec::new();
     for output in &plan.outputs {
-        builder.current = Current {
-            name: output.name.clone(),
-            op: "output".into(),
-        };
+        builder.current = Current { name: output.name.clone(), op: "output".into() };
         match builder.look_up(&output.name) {
             Ok(id) => {
                 outputs.push(Some(ids.len()));
@@ -252,25 +198,14 @@ fn build(
             }
             Err(Fault::Unknown) if lenient => outputs.push(None),
             Err(_) => {
-                return Err(ModelError::malformed(format!(
-                    "the output {:?} is computed by no node",
-                    output.name
-                )));
+                return Err(ModelError::malformed(format!("the output {:?} is computed by no node", output.name)));
             }
         }
     }
     let (mixes, per_lane) = (builder.mixes.take(), std::mem::take(&mut builder.per_lane));
     let unsupported = std::mem::take(&mut builder.unsupported);
     let (graph, lanes) = builder.finish(name.into(), &ids);
-    Ok(Built {
-        graph,
-        lanes,
-        inputs,
-        mixes,
-        per_lane,
-        unsupported,
-        outputs,
-    })
+    Ok(Built { graph, lanes, inputs, mixes, per_lane, unsupported, outputs })
 }
 
 fn lane_of(bound: &Bound) -> Lane {
@@ -281,28 +216,20 @@ fn lane_of(bound: &Bound) -> Lane {
 }
 
 /// A given value as a tensor of `dtype` and `shape`.
-fn given_tensor(
-    given: &Given,
-    dtype: DType,
-    shape: &[usize],
-    option: &str,
-    name: &str,
-) -> Result<Tensor, ModelError> {
+fn given_tensor(given: &Given, dtype: DType, shape: &[usize], option: &str, name: &str) -> Result<Tensor, ModelError> {
     let tensor = match given {
         Given::Number(number) => Tensor::scalar(*number),
         Given::Tensor(tensor) => tensor.clone(),
     };
     let apply = |op: Op, operand: &Tensor, dtype: DType, shape: &[usize]| {
-        oracle::apply(&op, &[Some(operand)], &[(dtype, shape)])
-            .map(|mut values| values.swap_remove(0))
+        oracle::apply(&op, &[Some(operand)], &[(dtype, shape)]).map(|mut values| values.swap_remove(0))
     };
     let count = crate::tensor::elements(shape).filter(|&count| count <= 1 << 28);
     let result = match (given, count) {
         (_, None) => None,
         (Given::Number(_), Some(_)) => {
             let cast = apply(Op::Cast, &tensor, dtype, &[]);
-            cast.and_then(|cast| apply(Op::Expand, &cast, dtype, shape))
-                .ok()
+            cast.and_then(|cast| apply(Op::Expand, &cast, dtype, shape)).ok()
         }
         (Given::Tensor(_), Some(count)) if count == tensor.len() => {
             apply(Op::Cast, &tensor.reshaped(shape.to_vec()), dtype, shape).ok()
@@ -311,26 +238,21 @@ fn given_tensor(
     };
     result.ok_or_else(|| {
         let found = tensor.shape();
-        ModelError::option(format!("{option} {name}: a value of shape {found:?}; shape {shape:?} of {dtype} or a number is expected"))
+        ModelError::option(format!(
+            "{option} {name}: a value of shape {found:?}; shape {shape:?} of {dtype} or a number is expected"
+        ))
     })
 }
 
 /// The shape without the lane axis.
 fn lane_shape(shape: &[usize], lane_axis: Option<usize>) -> Vec<usize> {
-    (0..shape.len())
-        .filter(|&axis| Some(axis) != lane_axis)
-        .map(|axis| shape[axis])
-        .collect()
+    (0..shape.len()).filter(|&axis| Some(axis) != lane_axis).map(|axis| shape[axis]).collect()
 }
 
 /// The lane axis of a graph's output: the one that holds the lanes alone.
 fn output_axis(built: &Built, at: usize) -> Option<usize> {
     match built.lanes[built.graph.outputs[at].index()] {
-        Lane::In {
-            axis,
-            outer: 1,
-            inner: 1,
-        } => Some(axis),
+        Lane::In { axis, outer: 1, inner: 1 } => Some(axis),
         Lane::In { .. } | Lane::Free | Lane::Gone => None,
     }
 }
@@ -338,12 +260,9 @@ fn output_axis(built: &Built, at: usize) -> Option<usize> {
 /// Whether every state's output is what its input can read.
 fn check_pairs(plan: &Plan<'_>, way: &Binding, built: &Built) -> Result<(), ModelError> {
     for pair in &plan.pairs {
-        let (Some((at, input)), Some(out)) = (
-            plan.input(&pair.input),
-            plan.outputs
-                .iter()
-                .position(|output| output.name == pair.output),
-        ) else {
+        let (Some((at, input)), Some(out)) =
+            (plan.input(&pair.input), plan.outputs.iter().position(|output| output.name == pair.output))
+        else {
             continue;
         };
         let Some(place) = built.outputs[out] else {
@@ -356,27 +275,14 @@ fn check_pairs(plan: &Plan<'_>, way: &Binding, built: &Built) -> Result<(), Mode
         let fail = |what: String| Err(ModelError::States { what });
         let dtype = input.dtype.expect("an input has a type");
         if value.dtype != dtype {
-            return fail(format!(
-                "state {names}: the input is {dtype} and the output {}",
-                value.dtype
-            ));
+            return fail(format!("state {names}: the input is {dtype} and the output {}", value.dtype));
         }
         // A state that came through untouched, or a constant, has the input's lane axis.
-        let out_axis = out_axis.or_else(|| {
-            (value.shape == bound.shape)
-                .then_some(bound.lane_axis)
-                .flatten()
-        });
-        let (want, have) = (
-            lane_shape(&bound.shape, bound.lane_axis),
-            lane_shape(&value.shape, out_axis),
-        );
+        let out_axis = out_axis.or_else(|| (value.shape == bound.shape).then_some(bound.lane_axis).flatten());
+        let (want, have) = (lane_shape(&bound.shape, bound.lane_axis), lane_shape(&value.shape, out_axis));
         if want != have {
-            let grown: Vec<usize> = (0..want.len().min(have.len()))
-                .filter(|&axis| want[axis] != have[axis])
-                .collect();
-            let full =
-                |axis: usize| axis + usize::from(bound.lane_axis.is_some_and(|lane| lane <= axis));
+            let grown: Vec<usize> = (0..want.len().min(have.len())).filter(|&axis| want[axis] != have[axis]).collect();
+            let full = |axis: usize| axis + usize::from(bound.lane_axis.is_some_and(|lane| lane <= axis));
             if let (&[axis], true) = (&grown[..], want.len() == have.len())
                 && have[axis] > want[axis]
             {
@@ -403,12 +309,7 @@ fn check_pairs(plan: &Plan<'_>, way: &Binding, built: &Built) -> Result<(), Mode
     Ok(())
 }
 
-fn assemble(
-    plan: &Plan<'_>,
-    way: &Binding,
-    built: Built,
-    options: &ImportOptions,
-) -> Result<Model, ModelError> {
+fn assemble(plan: &Plan<'_>, way: &Binding, built: Built, options: &ImportOptions) -> Result<Model, ModelError> {
     check_pairs(plan, way, &built)?;
     let graph = &built.graph;
     let value_of_input = |at: usize| {
@@ -416,10 +317,7 @@ fn assemble(
         place.map(|place| graph.inputs[place])
     };
     let mut lane_axes = BTreeMap::new();
-    let mut signature = Signature {
-        name: graph.name.clone(),
-        ..Signature::default()
-    };
+    let mut signature = Signature { name: graph.name.clone(), ..Signature::default() };
     let (mut inputs, mut outputs, mut states) = (Vec::new(), Vec::new(), Vec::new());
     for (at, (input, bound)) in plan.inputs.iter().zip(&way.inputs).enumerate() {
         if let Some(axis) = bound.lane_axis {
@@ -434,12 +332,7 @@ fn assemble(
             continue;
         };
         let shape = lane_shape(&bound.shape, bound.lane_axis);
-        signature.inputs.push(Port {
-            name: input.name.clone(),
-            dtype: graph.value(id).dtype,
-            shape,
-            scope,
-        });
+        signature.inputs.push(Port { name: input.name.clone(), dtype: graph.value(id).dtype, shape, scope });
         inputs.push(id);
     }
     for (at, output) in plan.outputs.iter().enumerate() {
@@ -453,31 +346,19 @@ fn assemble(
         }
         let value = graph.value(id);
         let shape = lane_shape(&value.shape, axis);
-        signature.outputs.push(Port {
-            name: output.name.clone(),
-            dtype: value.dtype,
-            shape,
-            scope: Scope::Seat,
-        });
+        signature.outputs.push(Port { name: output.name.clone(), dtype: value.dtype, shape, scope: Scope::Seat });
         outputs.push(id);
     }
     for pair in &plan.pairs {
         let (at, input) = plan.input(&pair.input).expect("pairs name inputs");
-        let out = plan
-            .outputs
-            .iter()
-            .position(|output| output.name == pair.output)
-            .expect("pairs name outputs");
+        let out = plan.outputs.iter().position(|output| output.name == pair.output).expect("pairs name outputs");
         let bound = &way.inputs[at];
         let id = value_of_input(at).expect("a state is no constant");
         let dtype = graph.value(id).dtype;
         let initial = match options.init.get(&pair.input) {
-            Some(given) => Some(
-                given_tensor(given, dtype, &bound.shape, "--init", &input.name)?
-                    .bytes()
-                    .to_vec()
-                    .into(),
-            ),
+            Some(given) => {
+                Some(given_tensor(given, dtype, &bound.shape, "--init", &input.name)?.bytes().to_vec().into())
+            }
             None => None,
         };
         signature.states.push(StateSpec {
@@ -489,18 +370,7 @@ fn assemble(
             kind: StateKind::Replaced,
         });
         let place = built.outputs[out].expect("a strict import knows every output");
-        states.push(StateValues {
-            input: id,
-            output: graph.outputs[place],
-        });
+        states.push(StateValues { input: id, output: graph.outputs[place] });
     }
-    Ok(Model {
-        signature,
-        inputs,
-        outputs,
-        states,
-        lane_axes,
-        per_lane: built.per_lane,
-        graph: built.graph,
-    })
+    Ok(Model { signature, inputs, outputs, states, lane_axes, per_lane: built.per_lane, graph: built.graph })
 }

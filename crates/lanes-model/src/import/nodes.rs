@@ -34,8 +34,7 @@ pub(super) struct Call<'n> {
 impl Call<'_> {
     /// An operand that must be there.
     pub(super) fn operand(&self, at: usize) -> Result<ValueId, Fault> {
-        self.optional(at)
-            .ok_or_else(|| Fault::Malformed(format!("operand {at} is missing")))
+        self.optional(at).ok_or_else(|| Fault::Malformed(format!("operand {at} is missing")))
     }
 
     /// An operand that may be left out.
@@ -62,18 +61,11 @@ impl Builder<'_> {
     /// Translates the initializers and nodes of a graph or branch into the innermost scope.
     pub(super) fn graph(&mut self, graph: &GraphProto) -> Result<(), ModelError> {
         if !graph.sparse_initializer.is_empty() {
-            return Err(ModelError::malformed(
-                "the model has sparse initializers; dense ones are supported",
-            ));
+            return Err(ModelError::malformed("the model has sparse initializers; dense ones are supported"));
         }
         for initializer in &graph.initializer {
-            self.current = Current {
-                name: initializer.name.clone(),
-                op: "initializer".into(),
-            };
-            let tensor = self
-                .data
-                .tensor(initializer, &format!("initializer {:?}", initializer.name));
+            self.current = Current { name: initializer.name.clone(), op: "initializer".into() };
+            let tensor = self.data.tensor(initializer, &format!("initializer {:?}", initializer.name));
             let id = match tensor {
                 Ok(tensor) => Some(self.constant(tensor)),
                 Err(error) if self.lenient => {
@@ -82,20 +74,13 @@ impl Builder<'_> {
                 }
                 Err(error) => return Err(error),
             };
-            self.bind(&initializer.name, id)
-                .map_err(|fault| self.error(fault))?;
+            self.bind(&initializer.name, id).map_err(|fault| self.error(fault))?;
         }
         self.settle_names();
         for node in order::topological(graph)? {
-            let name = if node.name.is_empty() {
-                node.output.iter().find(|name| !name.is_empty())
-            } else {
-                Some(&node.name)
-            };
-            self.current = Current {
-                name: name.cloned().unwrap_or_default(),
-                op: node.op_type.clone(),
-            };
+            let name =
+                if node.name.is_empty() { node.output.iter().find(|name| !name.is_empty()) } else { Some(&node.name) };
+            self.current = Current { name: name.cloned().unwrap_or_default(), op: node.op_type.clone() };
             let here = self.current.clone();
             let results = self.node(node);
             self.current = here;
@@ -109,18 +94,9 @@ impl Builder<'_> {
                     vec![None; node.output.len()]
                 }
             };
-            for (at, name) in node
-                .output
-                .iter()
-                .enumerate()
-                .filter(|(_, name)| !name.is_empty())
-            {
+            for (at, name) in node.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
                 let Some(&id) = results.get(at) else {
-                    let why = format!(
-                        "it has {} results, and {} are named",
-                        results.len(),
-                        node.output.len()
-                    );
+                    let why = format!("it has {} results, and {} are named", results.len(), node.output.len());
                     return Err(self.error(Fault::Malformed(why)));
                 };
                 self.bind(name, id).map_err(|fault| self.error(fault))?;
@@ -152,9 +128,7 @@ impl Builder<'_> {
                 ModelError::malformed(format!("node {node} ({op}): {why}"))
             }
             Fault::Data(error) => error,
-            Fault::Unknown => ModelError::malformed(format!(
-                "node {node} ({op}) needs a value that is not known"
-            )),
+            Fault::Unknown => ModelError::malformed(format!("node {node} ({op}) needs a value that is not known")),
         }
     }
 
@@ -166,11 +140,7 @@ impl Builder<'_> {
             )));
         }
         let look_up = |name: &String| {
-            if name.is_empty() {
-                Ok(None)
-            } else {
-                self.look_up(name).map(Some)
-            }
+            if name.is_empty() { Ok(None) } else { self.look_up(name).map(Some) }
         };
         let call = Call {
             attributes: Attributes::of(node)?,
@@ -197,42 +167,25 @@ impl Builder<'_> {
         }
         match op {
             "If" => self.branch(call),
-            _ => Err(Fault::Unsupported(format!(
-                "no such operator here; supported are {OPERATORS}"
-            ))),
+            _ => Err(Fault::Unsupported(format!("no such operator here; supported are {OPERATORS}"))),
         }
     }
 
     /// `If`: the branch that its condition, known at import, takes.
     fn branch(&mut self, call: &Call<'_>) -> Results {
         let condition = call.operand(0)?;
-        let known = self
-            .known(condition)
-            .ok_or_else(|| self.not_known(condition, "its condition"))?;
+        let known = self.known(condition).ok_or_else(|| self.not_known(condition, "its condition"))?;
         if known.dtype() != DType::Bool || known.len() != 1 {
-            let found = format!(
-                "its condition is {} of shape {:?}",
-                known.dtype(),
-                known.shape()
-            );
-            return Err(Fault::Malformed(format!(
-                "{found}, and one boolean is expected"
-            )));
+            let found = format!("its condition is {} of shape {:?}", known.dtype(), known.shape());
+            return Err(Fault::Malformed(format!("{found}, and one boolean is expected")));
         }
         let truth = known.bools()[0] != 0;
         // Both are asked for, so that neither is an unknown attribute.
-        let (then, other) = (
-            call.attributes.graph("then_branch")?,
-            call.attributes.graph("else_branch")?,
-        );
+        let (then, other) = (call.attributes.graph("then_branch")?, call.attributes.graph("else_branch")?);
         let taken = if truth { then } else { other };
         self.open_scope();
         let body = self.graph(taken);
-        let results = taken
-            .output
-            .iter()
-            .map(|output| self.look_up(&output.name))
-            .collect::<Results>();
+        let results = taken.output.iter().map(|output| self.look_up(&output.name)).collect::<Results>();
         self.close_scope();
         body?;
         results
@@ -243,17 +196,13 @@ impl Builder<'_> {
     pub(super) fn expect_float(&self, id: ValueId) -> Result<(), Fault> {
         match self.dtype(id) {
             DType::F16 | DType::BF16 | DType::F32 | DType::F64 => Ok(()),
-            other => Err(Fault::Unsupported(format!(
-                "operands of {other}; floating-point ones are supported"
-            ))),
+            other => Err(Fault::Unsupported(format!("operands of {other}; floating-point ones are supported"))),
         }
     }
 
     pub(super) fn expect_number(&self, id: ValueId) -> Result<(), Fault> {
         match self.dtype(id) {
-            DType::Bool => Err(Fault::Unsupported(
-                "operands of bool; numbers are supported".into(),
-            )),
+            DType::Bool => Err(Fault::Unsupported("operands of bool; numbers are supported".into())),
             _ => Ok(()),
         }
     }
@@ -261,9 +210,7 @@ impl Builder<'_> {
     pub(super) fn expect_bool(&self, id: ValueId) -> Result<(), Fault> {
         match self.dtype(id) {
             DType::Bool => Ok(()),
-            other => Err(Fault::Unsupported(format!(
-                "operands of {other}; bool is supported"
-            ))),
+            other => Err(Fault::Unsupported(format!("operands of {other}; bool is supported"))),
         }
     }
 
@@ -293,33 +240,20 @@ impl Builder<'_> {
         } else {
             format!("{} to {}", rank.start(), rank.end())
         };
-        Err(Fault::Unsupported(format!(
-            "{what} has shape {shape:?}; rank {wanted} is supported"
-        )))
+        Err(Fault::Unsupported(format!("{what} has shape {shape:?}; rank {wanted} is supported")))
     }
 
-    pub(super) fn expect_shape(
-        &self,
-        id: ValueId,
-        shape: &[usize],
-        what: &str,
-    ) -> Result<(), Fault> {
+    pub(super) fn expect_shape(&self, id: ValueId, shape: &[usize], what: &str) -> Result<(), Fault> {
         match self.shape(id) {
             found if found == shape => Ok(()),
-            found => Err(Fault::Malformed(format!(
-                "{what} has shape {found:?}, and {shape:?} is expected"
-            ))),
+            found => Err(Fault::Malformed(format!("{what} has shape {found:?}, and {shape:?} is expected"))),
         }
     }
 }
 
 /// A position of one of `rank` axes, counted from the end when negative.
 pub(super) fn axis_of(axis: i64, rank: usize) -> Result<usize, Fault> {
-    let found = if axis < 0 {
-        axis.checked_add(rank as i64)
-    } else {
-        Some(axis)
-    };
+    let found = if axis < 0 { axis.checked_add(rank as i64) } else { Some(axis) };
     found
         .and_then(|axis| usize::try_from(axis).ok())
         .filter(|&axis| axis < rank)
@@ -328,15 +262,10 @@ pub(super) fn axis_of(axis: i64, rank: usize) -> Result<usize, Fault> {
 
 /// Positions of `rank` axes, ascending, none twice.
 pub(super) fn axes_of(axes: &[i64], rank: usize) -> Result<Vec<usize>, Fault> {
-    let mut found = axes
-        .iter()
-        .map(|&axis| axis_of(axis, rank))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut found = axes.iter().map(|&axis| axis_of(axis, rank)).collect::<Result<Vec<_>, _>>()?;
     found.sort_unstable();
     if found.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(Fault::Malformed(format!(
-            "axes {axes:?} name one axis twice"
-        )));
+        return Err(Fault::Malformed(format!("axes {axes:?} name one axis twice")));
     }
     Ok(found)
 }
@@ -352,9 +281,7 @@ pub(super) fn broadcast_shape(shapes: &[&[usize]]) -> Result<Vec<usize>, Fault> 
                 (1, extent) => result[at] = extent,
                 (found, extent) if found == extent => {}
                 _ => {
-                    return Err(Fault::Malformed(format!(
-                        "operands of shapes {shapes:?} do not broadcast"
-                    )));
+                    return Err(Fault::Malformed(format!("operands of shapes {shapes:?} do not broadcast")));
                 }
             }
         }

@@ -14,9 +14,7 @@ pub(super) fn topological(graph: &GraphProto) -> Result<Vec<&NodeProto>, ModelEr
     for (at, node) in graph.node.iter().enumerate() {
         for name in node.output.iter().filter(|name| !name.is_empty()) {
             if producers.insert(name.as_str(), at).is_some() {
-                return Err(ModelError::malformed(format!(
-                    "the value {name:?} is defined twice"
-                )));
+                return Err(ModelError::malformed(format!("the value {name:?} is defined twice")));
             }
         }
     }
@@ -25,16 +23,11 @@ pub(super) fn topological(graph: &GraphProto) -> Result<Vec<&NodeProto>, ModelEr
     for (at, node) in graph.node.iter().enumerate() {
         let mut names = HashSet::new();
         uses(node, &mut names);
-        let before: HashSet<usize> = names
-            .iter()
-            .filter_map(|name| producers.get(name).copied())
-            .collect();
+        let before: HashSet<usize> = names.iter().filter_map(|name| producers.get(name).copied()).collect();
         waits_for[at] = before.len();
         before.into_iter().for_each(|from| needed_by[from].push(at));
     }
-    let mut ready: BTreeSet<usize> = (0..graph.node.len())
-        .filter(|&at| waits_for[at] == 0)
-        .collect();
+    let mut ready: BTreeSet<usize> = (0..graph.node.len()).filter(|&at| waits_for[at] == 0).collect();
     let mut ordered = Vec::with_capacity(graph.node.len());
     while let Some(at) = ready.pop_first() {
         ordered.push(&graph.node[at]);
@@ -49,11 +42,7 @@ pub(super) fn topological(graph: &GraphProto) -> Result<Vec<&NodeProto>, ModelEr
         None => Ok(ordered),
         Some(at) => {
             let node = &graph.node[at];
-            let name = if node.name.is_empty() {
-                node.output.first()
-            } else {
-                Some(&node.name)
-            };
+            let name = if node.name.is_empty() { node.output.first() } else { Some(&node.name) };
             Err(ModelError::malformed(format!(
                 "node {} ({}) needs a value that is computed from its own result: the graph has a cycle",
                 name.map_or("", String::as_str),
@@ -65,25 +54,13 @@ pub(super) fn topological(graph: &GraphProto) -> Result<Vec<&NodeProto>, ModelEr
 
 /// The names that a node uses, those that its branches take from outside among them.
 fn uses<'a>(node: &'a NodeProto, names: &mut HashSet<&'a str>) {
-    names.extend(
-        node.input
-            .iter()
-            .filter(|name| !name.is_empty())
-            .map(String::as_str),
-    );
-    for body in node
-        .attribute
-        .iter()
-        .filter_map(|attribute| attribute.g.as_deref())
-    {
+    names.extend(node.input.iter().filter(|name| !name.is_empty()).map(String::as_str));
+    for body in node.attribute.iter().filter_map(|attribute| attribute.g.as_deref()) {
         let mut inner = HashSet::new();
         body.node.iter().for_each(|node| uses(node, &mut inner));
         inner.extend(body.output.iter().map(|output| output.name.as_str()));
-        let own = body
-            .node
-            .iter()
-            .flat_map(|node| &node.output)
-            .chain(body.initializer.iter().map(|tensor| &tensor.name));
+        let own =
+            body.node.iter().flat_map(|node| &node.output).chain(body.initializer.iter().map(|tensor| &tensor.name));
         own.for_each(|name| {
             inner.remove(name.as_str());
         });

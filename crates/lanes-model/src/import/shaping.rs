@@ -12,11 +12,7 @@ const RANGE_MAX: f64 = (1u64 << 24) as f64;
 
 impl Builder<'_> {
     /// The operator's results, if it is one of this file's.
-    pub(super) fn shaping(
-        &mut self,
-        op: &str,
-        call: &Call<'_>,
-    ) -> Result<Option<Vec<ValueId>>, Fault> {
+    pub(super) fn shaping(&mut self, op: &str, call: &Call<'_>) -> Result<Option<Vec<ValueId>>, Fault> {
         let one = |id: ValueId| Ok(Some(vec![id]));
         match op {
             "Constant" => one(self.literal(call)?),
@@ -44,14 +40,9 @@ impl Builder<'_> {
                 let perm = match call.attributes.ints("perm")? {
                     None => (0..rank).rev().collect(),
                     Some(perm) => {
-                        let found = perm
-                            .iter()
-                            .map(|&axis| axis_of(axis, rank))
-                            .collect::<Result<Vec<_>, _>>()?;
+                        let found = perm.iter().map(|&axis| axis_of(axis, rank)).collect::<Result<Vec<_>, _>>()?;
                         if axes_of(perm, rank)?.len() != rank {
-                            return Err(Fault::Malformed(format!(
-                                "perm {perm:?} of a value of rank {rank}"
-                            )));
+                            return Err(Fault::Malformed(format!("perm {perm:?} of a value of rank {rank}")));
                         }
                         found
                     }
@@ -66,8 +57,7 @@ impl Builder<'_> {
     fn literal(&mut self, call: &Call<'_>) -> Result<ValueId, Fault> {
         let attributes = &call.attributes;
         let tensor = if let Some(proto) = attributes.tensor("value")? {
-            self.data
-                .tensor(proto, &format!("constant {:?}", self.current.name))?
+            self.data.tensor(proto, &format!("constant {:?}", self.current.name))?
         } else if let Some(value) = attributes.float("value_float")? {
             Tensor::scalar(value)
         } else if let Some(values) = attributes.floats("value_floats")? {
@@ -78,9 +68,7 @@ impl Builder<'_> {
             Tensor::from_vec(vec![values.len()], values.to_vec())
         } else {
             let kinds = "value, value_float, value_floats, value_int and value_ints";
-            return Err(Fault::Unsupported(format!(
-                "a constant of another kind; {kinds} are supported"
-            )));
+            return Err(Fault::Unsupported(format!("a constant of another kind; {kinds} are supported")));
         };
         Ok(self.constant(tensor))
     }
@@ -88,16 +76,11 @@ impl Builder<'_> {
     fn constant_of_shape(&mut self, call: &Call<'_>) -> Result<ValueId, Fault> {
         let shape = extents(&self.integers(call.operand(0)?, "the shape")?)?;
         let value = match call.attributes.tensor("value")? {
-            Some(proto) => self
-                .data
-                .tensor(proto, &format!("the value of {:?}", self.current.name))?,
+            Some(proto) => self.data.tensor(proto, &format!("the value of {:?}", self.current.name))?,
             None => Tensor::scalar(0f32),
         };
         if value.len() != 1 {
-            return Err(Fault::Malformed(format!(
-                "a value of shape {:?}; one element is expected",
-                value.shape()
-            )));
+            return Err(Fault::Malformed(format!("a value of shape {:?}; one element is expected", value.shape())));
         }
         let dtype = value.dtype();
         let value = self.constant(value.reshaped(Vec::new()));
@@ -108,17 +91,11 @@ impl Builder<'_> {
         let x = call.operand(0)?;
         let shape = self.shape(x);
         let rank = shape.len() as i64;
-        let bound =
-            |at: i64| (if at < 0 { at.saturating_add(rank) } else { at }).clamp(0, rank) as usize;
+        let bound = |at: i64| (if at < 0 { at.saturating_add(rank) } else { at }).clamp(0, rank) as usize;
         let start = bound(call.attributes.int("start")?.unwrap_or(0));
         let end = bound(call.attributes.int("end")?.unwrap_or(rank)).max(start);
-        let lanes = (start..end)
-            .map(|axis| self.lane(x).axis() == Some(axis))
-            .collect();
-        let values: Vec<i64> = shape[start..end]
-            .iter()
-            .map(|&extent| extent as i64)
-            .collect();
+        let lanes = (start..end).map(|axis| self.lane(x).axis() == Some(axis)).collect();
+        let values: Vec<i64> = shape[start..end].iter().map(|&extent| extent as i64).collect();
         Ok(self.constant_of_dims(Tensor::from_vec(vec![values.len()], values), Some(lanes)))
     }
 
@@ -127,18 +104,12 @@ impl Builder<'_> {
         self.expect_same_dtype(&ids)?;
         let dtype = self.dtype(ids[0]);
         let mut bounds = [0f64; 3];
-        for (bound, (&id, what)) in
-            bounds
-                .iter_mut()
-                .zip(ids.iter().zip(["its start", "its limit", "its delta"]))
-        {
+        for (bound, (&id, what)) in bounds.iter_mut().zip(ids.iter().zip(["its start", "its limit", "its delta"])) {
             let tensor = self.known(id).ok_or_else(|| self.not_known(id, what))?;
             let values: Option<Vec<f64>> = match tensor.to_i64s() {
                 Some(values) => Some(values.iter().map(|&value| value as f64).collect()),
                 None if dtype == DType::F64 => Some(tensor.values::<f64>().to_vec()),
-                None => tensor
-                    .to_f32s()
-                    .map(|values| values.iter().map(|&value| value.into()).collect()),
+                None => tensor.to_f32s().map(|values| values.iter().map(|&value| value.into()).collect()),
             };
             match values.as_deref() {
                 Some(&[value]) => *bound = value,
@@ -152,52 +123,35 @@ impl Builder<'_> {
         let count = ((limit - start) / delta).ceil().max(0.0);
         // A delta of 0 gives no number, or an infinite one.
         if count.is_nan() || count > RANGE_MAX {
-            return Err(Fault::Malformed(format!(
-                "a range from {start} to {limit} by {delta}"
-            )));
+            return Err(Fault::Malformed(format!("a range from {start} to {limit} by {delta}")));
         }
-        let values: Vec<f64> = (0..count as usize)
-            .map(|at| start + at as f64 * delta)
-            .collect();
+        let values: Vec<f64> = (0..count as usize).map(|at| start + at as f64 * delta).collect();
         let wide = self.constant(Tensor::from_vec(vec![values.len()], values));
         self.cast(wide, dtype)
     }
 
     fn concat(&mut self, call: &Call<'_>) -> Result<ValueId, Fault> {
-        let operands = (0..call.operands.len())
-            .map(|at| call.operand(at))
-            .collect::<Result<Vec<_>, _>>()?;
+        let operands = (0..call.operands.len()).map(|at| call.operand(at)).collect::<Result<Vec<_>, _>>()?;
         let first = call.operand(0)?;
         self.expect_same_dtype(&operands)?;
-        let along = call
-            .attributes
-            .int("axis")?
-            .ok_or_else(|| Fault::Malformed("attribute axis is missing".into()))?;
+        let along = call.attributes.int("axis")?.ok_or_else(|| Fault::Malformed("attribute axis is missing".into()))?;
         let along = axis_of(along, self.shape(first).len())?;
         let mut shape = self.shape(first).to_vec();
         shape[along] = 0;
         for &id in &operands {
             let part = self.shape(id);
-            let fits = part.len() == shape.len()
-                && (0..shape.len()).all(|axis| axis == along || part[axis] == shape[axis]);
+            let fits =
+                part.len() == shape.len() && (0..shape.len()).all(|axis| axis == along || part[axis] == shape[axis]);
             if !fits {
                 let first = self.shape(first);
-                return Err(Fault::Malformed(format!(
-                    "shapes {first:?} and {part:?} do not join along axis {along}"
-                )));
+                return Err(Fault::Malformed(format!("shapes {first:?} and {part:?} do not join along axis {along}")));
             }
             shape[along] = shape[along].saturating_add(part[along]);
         }
         let lanes: Vec<Lane> = operands.iter().map(|&id| self.lane(id)).collect();
         let place = axis::concat(&lanes, along);
         let lane = self.place(place);
-        self.emit(
-            Op::Concat { axis: along },
-            &operands,
-            self.dtype(first),
-            shape,
-            lane,
-        )
+        self.emit(Op::Concat { axis: along }, &operands, self.dtype(first), shape, lane)
     }
 
     /// `Slice`: attributes before opset 10, operands since. Bounds are clamped as the operator says.
@@ -206,22 +160,14 @@ impl Builder<'_> {
         let rank = self.shape(x).len();
         let (starts, ends, axes, steps, end_lanes);
         if self.opset < 10 {
-            let ints = |name| {
-                call.attributes
-                    .ints(name)
-                    .map(|found| found.map(<[i64]>::to_vec))
-            };
+            let ints = |name| call.attributes.ints(name).map(|found| found.map(<[i64]>::to_vec));
             starts = ints("starts")?.unwrap_or_default();
             ends = ints("ends")?.unwrap_or_default();
             axes = ints("axes")?;
             steps = None;
             end_lanes = vec![false; ends.len()];
         } else {
-            let given = |at: usize, what| {
-                call.optional(at)
-                    .map(|id| self.integers(id, what))
-                    .transpose()
-            };
+            let given = |at: usize, what| call.optional(at).map(|id| self.integers(id, what)).transpose();
             starts = self.integers(call.operand(1)?, "the starts")?;
             ends = self.integers(call.operand(2)?, "the ends")?;
             axes = given(3, "the axes")?;
@@ -231,9 +177,7 @@ impl Builder<'_> {
         let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
         let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
         if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
-            return Err(Fault::Malformed(
-                "starts, ends, axes and steps differ in length".into(),
-            ));
+            return Err(Fault::Malformed("starts, ends, axes and steps differ in length".into()));
         }
         axes_of(&axes, rank)?;
         let mut shape = self.shape(x).to_vec();
@@ -252,23 +196,12 @@ impl Builder<'_> {
 
     /// A slice; axes that are taken whole are left out, and so is a slice that takes everything. `whole` tells
     /// which axes were asked for whole at any extent.
-    fn cut(
-        &mut self,
-        x: ValueId,
-        cuts: Vec<SliceAxis>,
-        whole: impl Fn(usize) -> bool,
-    ) -> Result<ValueId, Fault> {
+    fn cut(&mut self, x: ValueId, cuts: Vec<SliceAxis>, whole: impl Fn(usize) -> bool) -> Result<ValueId, Fault> {
         let lane = self.lane(x);
         let from = self.shape(x).to_vec();
         let full = |cut: &SliceAxis| cut.start == 0 && cut.step == 1 && cut.len == from[cut.axis];
-        let baked_whole =
-            |axis: usize| self.baked && cuts.iter().all(|cut| cut.axis != axis || cut.len == 1);
-        let place = axis::slice(
-            lane,
-            &cuts,
-            |axis| whole(axis) || baked_whole(axis),
-            self.shape(x),
-        );
+        let baked_whole = |axis: usize| self.baked && cuts.iter().all(|cut| cut.axis != axis || cut.len == 1);
+        let place = axis::slice(lane, &cuts, |axis| whole(axis) || baked_whole(axis), self.shape(x));
         let lane = self.place(place);
         let mut shape = from.clone();
         cuts.iter().for_each(|cut| shape[cut.axis] = cut.len);
@@ -281,48 +214,28 @@ impl Builder<'_> {
 
     fn split(&mut self, call: &Call<'_>) -> Result<Vec<ValueId>, Fault> {
         let x = call.operand(0)?;
-        let along = axis_of(
-            call.attributes.int("axis")?.unwrap_or(0),
-            self.shape(x).len(),
-        )?;
+        let along = axis_of(call.attributes.int("axis")?.unwrap_or(0), self.shape(x).len())?;
         let extent = self.shape(x)[along];
         let sizes = if self.opset < 13 {
             call.attributes.ints("split")?.map(<[i64]>::to_vec)
         } else {
-            call.optional(1)
-                .map(|id| self.integers(id, "the sizes"))
-                .transpose()?
+            call.optional(1).map(|id| self.integers(id, "the sizes")).transpose()?
         };
         let parts = call.wanted.len();
         let sizes = match sizes {
             Some(sizes) => extents(&sizes)?,
             None => {
-                let asked = if self.opset < 18 {
-                    None
-                } else {
-                    call.attributes.int("num_outputs")?
-                };
+                let asked = if self.opset < 18 { None } else { call.attributes.int("num_outputs")? };
                 if asked.is_some_and(|asked| asked != parts as i64) {
-                    return Err(Fault::Malformed(format!(
-                        "num_outputs is {asked:?} and it has {parts} results"
-                    )));
+                    return Err(Fault::Malformed(format!("num_outputs is {asked:?} and it has {parts} results")));
                 }
                 // Equal parts, the last one smaller if they are not.
                 let size = extent.div_ceil(parts.max(1));
-                (0..parts)
-                    .map(|part| size.min(extent.saturating_sub(part * size)))
-                    .collect()
+                (0..parts).map(|part| size.min(extent.saturating_sub(part * size))).collect()
             }
         };
-        if sizes.len() != parts
-            || sizes
-                .iter()
-                .try_fold(0usize, |sum, &size| sum.checked_add(size))
-                != Some(extent)
-        {
-            return Err(Fault::Malformed(format!(
-                "sizes {sizes:?} for {parts} results of an axis of {extent}"
-            )));
+        if sizes.len() != parts || sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size)) != Some(extent) {
+            return Err(Fault::Malformed(format!("sizes {sizes:?} for {parts} results of an axis of {extent}")));
         }
         if parts > 1 && self.lane(x).axis() == Some(along) {
             let why = format!("it splits axis {along}, which holds the lanes");
@@ -331,12 +244,7 @@ impl Builder<'_> {
         let mut start = 0;
         let mut results = Vec::with_capacity(parts);
         for size in sizes {
-            let cut = SliceAxis {
-                axis: along,
-                start,
-                step: 1,
-                len: size,
-            };
+            let cut = SliceAxis { axis: along, start, step: 1, len: size };
             results.push(self.cut(x, vec![cut], |_| true)?);
             start += size;
         }
@@ -346,69 +254,33 @@ impl Builder<'_> {
     fn gather(&mut self, call: &Call<'_>) -> Result<ValueId, Fault> {
         let (x, indices) = (call.operand(0)?, call.operand(1)?);
         if !matches!(self.dtype(indices), DType::I32 | DType::I64) {
-            return Err(Fault::Malformed(format!(
-                "indices of {}; int32 and int64 are expected",
-                self.dtype(indices)
-            )));
+            return Err(Fault::Malformed(format!("indices of {}; int32 and int64 are expected", self.dtype(indices))));
         }
-        let along = axis_of(
-            call.attributes.int("axis")?.unwrap_or(0),
-            self.shape(x).len(),
-        )?;
+        let along = axis_of(call.attributes.int("axis")?.unwrap_or(0), self.shape(x).len())?;
         let picked = self.shape(indices).to_vec();
-        let shape = [
-            &self.shape(x)[..along],
-            &picked,
-            &self.shape(x)[along + 1..],
-        ]
-        .concat();
-        let place =
-            if self.baked && self.lane(x).axis() == Some(along) && self.known(indices).is_some() {
-                // The file says that there is one entry: it is the lane's own.
-                Ok(if picked == [1] {
-                    self.lane(x)
-                } else {
-                    Lane::Gone
-                })
-            } else {
-                axis::gather(self.lane(x), self.lane(indices), along, picked.len())
-            };
+        let shape = [&self.shape(x)[..along], &picked, &self.shape(x)[along + 1..]].concat();
+        let place = if self.baked && self.lane(x).axis() == Some(along) && self.known(indices).is_some() {
+            // The file says that there is one entry: it is the lane's own.
+            Ok(if picked == [1] { self.lane(x) } else { Lane::Gone })
+        } else {
+            axis::gather(self.lane(x), self.lane(indices), along, picked.len())
+        };
         let lane = self.place(place);
         // One known entry is a slice, and the axis goes or stays as the indices say.
         let known = self.known(indices).and_then(Tensor::to_i64s);
         if let (Some(&[index]), None) = (known.as_deref(), self.known(x)) {
             let extent = self.shape(x)[along];
-            let from = if index < 0 {
-                index.saturating_add(extent as i64)
-            } else {
-                index
-            };
+            let from = if index < 0 { index.saturating_add(extent as i64) } else { index };
             let start = usize::try_from(from).ok().filter(|&start| start < extent);
-            let start = start.ok_or_else(|| {
-                Fault::Malformed(format!("index {index} into an axis of {extent}"))
-            })?;
+            let start = start.ok_or_else(|| Fault::Malformed(format!("index {index} into an axis of {extent}")))?;
             let mut cut_shape = self.shape(x).to_vec();
             cut_shape[along] = 1;
-            let axes = vec![SliceAxis {
-                axis: along,
-                start,
-                step: 1,
-                len: 1,
-            }];
-            let cut = if extent == 1 {
-                x
-            } else {
-                self.emit(Op::Slice { axes }, &[x], self.dtype(x), cut_shape, lane)?
-            };
+            let axes = vec![SliceAxis { axis: along, start, step: 1, len: 1 }];
+            let cut =
+                if extent == 1 { x } else { self.emit(Op::Slice { axes }, &[x], self.dtype(x), cut_shape, lane)? };
             return self.renamed(cut, shape, lane);
         }
-        self.emit(
-            Op::Gather { axis: along },
-            &[x, indices],
-            self.dtype(x),
-            shape,
-            lane,
-        )
+        self.emit(Op::Gather { axis: along }, &[x, indices], self.dtype(x), shape, lane)
     }
 
     /// `Pad`: attributes before opset 11, operands since, axes since 18. Negative pads cut.
@@ -434,17 +306,12 @@ impl Builder<'_> {
         } else {
             pads = self.integers(call.operand(1)?, "the pads")?;
             value = call.optional(2);
-            axes = call
-                .optional(3)
-                .map(|id| self.integers(id, "the axes"))
-                .transpose()?;
+            axes = call.optional(3).map(|id| self.integers(id, "the axes")).transpose()?;
         }
         let axes = match axes {
             Some(axes) => {
                 axes_of(&axes, rank)?;
-                axes.iter()
-                    .map(|&axis| axis_of(axis, rank))
-                    .collect::<Result<Vec<_>, _>>()?
+                axes.iter().map(|&axis| axis_of(axis, rank)).collect::<Result<Vec<_>, _>>()?
             }
             None => (0..rank).collect(),
         };
@@ -459,19 +326,11 @@ impl Builder<'_> {
         for (at, &axis) in axes.iter().enumerate() {
             (before[axis], after[axis]) = (pads[at], pads[at + axes.len()]);
         }
-        if let Some(axis) = self
-            .lane(x)
-            .axis()
-            .filter(|&axis| (before[axis], after[axis]) != (0, 0))
-        {
+        if let Some(axis) = self.lane(x).axis().filter(|&axis| (before[axis], after[axis]) != (0, 0)) {
             self.place(Err(format!("it pads axis {axis}, which holds the lanes")));
         }
         let x = self.cut_negative(x, &before, &after)?;
-        let amount = |pads: &[i64]| {
-            pads.iter()
-                .map(|&pad| pad.max(0) as usize)
-                .collect::<Vec<_>>()
-        };
+        let amount = |pads: &[i64]| pads.iter().map(|&pad| pad.max(0) as usize).collect::<Vec<_>>();
         let (before, after) = (amount(&before), amount(&after));
         if before.iter().chain(&after).all(|&pad| pad == 0) {
             return Ok(x);
@@ -490,9 +349,7 @@ impl Builder<'_> {
                     before[axis], after[axis]
                 )));
             }
-            shape[axis] = extent
-                .saturating_add(before[axis])
-                .saturating_add(after[axis]);
+            shape[axis] = extent.saturating_add(before[axis]).saturating_add(after[axis]);
         }
         let mut operands = vec![Some(x)];
         if let (PadMode::Constant, Some(value)) = (mode, value) {
@@ -502,37 +359,18 @@ impl Builder<'_> {
             }
             operands.push(Some(value));
         }
-        let lane = match (
-            self.lane(x),
-            operands.get(1).copied().flatten().map(|id| self.lane(id)),
-        ) {
+        let lane = match (self.lane(x), operands.get(1).copied().flatten().map(|id| self.lane(id))) {
             (Lane::Free, Some(Lane::Gone | Lane::In { .. })) => Lane::Gone,
             (lane, _) => lane,
         };
         let result = (self.dtype(x), shape, lane);
-        Ok(self.emit_all(
-            Op::Pad {
-                before,
-                after,
-                mode,
-            },
-            operands,
-            vec![result],
-        )?[0])
+        Ok(self.emit_all(Op::Pad { before, after, mode }, operands, vec![result])?[0])
     }
 
-    fn cut_negative(
-        &mut self,
-        x: ValueId,
-        before: &[i64],
-        after: &[i64],
-    ) -> Result<ValueId, Fault> {
+    fn cut_negative(&mut self, x: ValueId, before: &[i64], after: &[i64]) -> Result<ValueId, Fault> {
         let mut cuts = Vec::new();
         for (axis, &extent) in self.shape(x).iter().enumerate() {
-            let (front, back) = (
-                before[axis].min(0).unsigned_abs(),
-                after[axis].min(0).unsigned_abs(),
-            );
+            let (front, back) = (before[axis].min(0).unsigned_abs(), after[axis].min(0).unsigned_abs());
             if front.saturating_add(back) > extent as u64 {
                 return Err(Fault::Malformed(format!(
                     "pads of {} and {} on an axis of {extent}",
@@ -540,24 +378,14 @@ impl Builder<'_> {
                 )));
             }
             if front + back > 0 {
-                cuts.push(SliceAxis {
-                    axis,
-                    start: front as usize,
-                    step: 1,
-                    len: extent - (front + back) as usize,
-                });
+                cuts.push(SliceAxis { axis, start: front as usize, step: 1, len: extent - (front + back) as usize });
             }
         }
         self.cut(x, cuts, |_| true)
     }
 
     /// The same elements in another shape; nothing when the shape is the same and the lanes lie where they did.
-    pub(super) fn renamed(
-        &mut self,
-        x: ValueId,
-        shape: Vec<usize>,
-        lane: Lane,
-    ) -> Result<ValueId, Fault> {
+    pub(super) fn renamed(&mut self, x: ValueId, shape: Vec<usize>, lane: Lane) -> Result<ValueId, Fault> {
         if self.shape(x) == shape && self.lane(x) == lane {
             return Ok(x);
         }
@@ -570,10 +398,7 @@ impl Builder<'_> {
         let mut lane_dims = self.lane_dims(target);
         let allow_zero = call.attributes.flag("allowzero", false)?;
         if wanted.len() > 32 {
-            return Err(Fault::Malformed(format!(
-                "a shape of {} axes",
-                wanted.len()
-            )));
+            return Err(Fault::Malformed(format!("a shape of {} axes", wanted.len())));
         }
         let from = self.shape(x).to_vec();
         let mut rest = None;
@@ -587,34 +412,24 @@ impl Builder<'_> {
                 0 if !allow_zero => {
                     // Taken from the operand's axis, lanes and all.
                     lane_dims[at] = self.lane(x).axis() == Some(at);
-                    *from.get(at).ok_or_else(|| {
-                        Fault::Malformed(format!("extent {at} is to be copied from {from:?}"))
-                    })?
+                    *from
+                        .get(at)
+                        .ok_or_else(|| Fault::Malformed(format!("extent {at} is to be copied from {from:?}")))?
                 }
-                extent => usize::try_from(extent)
-                    .map_err(|_| Fault::Malformed(format!("the shape {wanted:?}")))?,
+                extent => usize::try_from(extent).map_err(|_| Fault::Malformed(format!("the shape {wanted:?}")))?,
             });
         }
         let count: usize = from.iter().product();
         let given = crate::tensor::elements(&shape);
-        if let (Some(at), Some(given)) = (
-            rest,
-            given.filter(|&given| given > 0 && count.is_multiple_of(given)),
-        ) {
+        if let (Some(at), Some(given)) = (rest, given.filter(|&given| given > 0 && count.is_multiple_of(given))) {
             shape[at] = count / given;
         }
         if crate::tensor::elements(&shape) != Some(count) {
-            return Err(Fault::Malformed(format!(
-                "{from:?} does not reshape to {wanted:?}"
-            )));
+            return Err(Fault::Malformed(format!("{from:?} does not reshape to {wanted:?}")));
         }
         let place = axis::reshape(self.lane(x), &from, &shape, &lane_dims, rest);
         // In a file that says that there is one lane, no other can be dealt its elements.
-        let place = if self.baked {
-            place.or(Ok(Lane::Gone))
-        } else {
-            place
-        };
+        let place = if self.baked { place.or(Ok(Lane::Gone)) } else { place };
         let lane = self.place(place);
         self.note_dropped(x, lane);
         self.renamed(x, shape, lane)
@@ -623,7 +438,9 @@ impl Builder<'_> {
     /// Notes that the lane axis, of an extent that the file leaves open, went where only an extent of 1 can go.
     fn note_dropped(&mut self, x: ValueId, lane: Lane) {
         if let (Some(axis), Lane::Gone, false) = (self.lane(x).axis(), lane, self.baked) {
-            self.note_per_lane(format!("it leaves out the lane axis {axis}, as if its extent were 1, which it is for each lane"));
+            self.note_per_lane(format!(
+                "it leaves out the lane axis {axis}, as if its extent were 1, which it is for each lane"
+            ));
         }
     }
 
@@ -632,17 +449,11 @@ impl Builder<'_> {
         let from = self.shape(x).to_vec();
         let axis = call.attributes.int("axis")?.unwrap_or(1);
         // The rank itself is accepted: everything is outer then.
-        let axis = if axis == from.len() as i64 {
-            from.len()
-        } else {
-            axis_of(axis, from.len())?
-        };
+        let axis = if axis == from.len() as i64 { from.len() } else { axis_of(axis, from.len())? };
         let shape = vec![from[..axis].iter().product(), from[axis..].iter().product()];
         // It says which side the lane axis goes to.
-        let lane_dims = [
-            self.lane(x).axis().is_some_and(|at| at < axis),
-            self.lane(x).axis().is_some_and(|at| at >= axis),
-        ];
+        let lane_dims =
+            [self.lane(x).axis().is_some_and(|at| at < axis), self.lane(x).axis().is_some_and(|at| at >= axis)];
         let place = axis::reshape(self.lane(x), &from, &shape, &lane_dims, None);
         let lane = self.place(place);
         self.renamed(x, shape, lane)
@@ -653,9 +464,7 @@ impl Builder<'_> {
         if self.opset < since {
             return Ok(call.attributes.ints("axes")?.map(<[i64]>::to_vec));
         }
-        call.optional(1)
-            .map(|id| self.integers(id, "the axes"))
-            .transpose()
+        call.optional(1).map(|id| self.integers(id, "the axes")).transpose()
     }
 
     fn squeeze(&mut self, call: &Call<'_>) -> Result<ValueId, Fault> {
@@ -666,9 +475,7 @@ impl Builder<'_> {
             None => (0..from.len()).filter(|&axis| from[axis] == 1).collect(),
         };
         if let Some(&axis) = axes.iter().find(|&&axis| from[axis] != 1) {
-            return Err(Fault::Malformed(format!(
-                "axis {axis} of {from:?} is dropped, and its extent is not 1"
-            )));
+            return Err(Fault::Malformed(format!("axis {axis} of {from:?} is dropped, and its extent is not 1")));
         }
         let kept = (0..from.len()).filter(|axis| !axes.contains(axis));
         let shape = kept.map(|axis| from[axis]).collect();
@@ -679,9 +486,7 @@ impl Builder<'_> {
 
     fn unsqueeze(&mut self, call: &Call<'_>) -> Result<ValueId, Fault> {
         let x = call.operand(0)?;
-        let axes = self
-            .axes(call, 13)?
-            .ok_or_else(|| Fault::Malformed("the axes are missing".into()))?;
+        let axes = self.axes(call, 13)?.ok_or_else(|| Fault::Malformed("the axes are missing".into()))?;
         let axes = axes_of(&axes, self.shape(x).len().saturating_add(axes.len()))?;
         if axes.len() > 32 {
             return Err(Fault::Malformed(format!("{} axes are put in", axes.len())));
@@ -696,31 +501,18 @@ impl Builder<'_> {
         let shape: Vec<usize> = perm.iter().map(|&axis| from[axis]).collect();
         let lane = axis::transpose(self.lane(x), perm);
         // Axes of extent 1 may change places without moving an element.
-        let long = |axes: &mut dyn Iterator<Item = usize>| {
-            axes.filter(|&axis| from[axis] != 1).collect::<Vec<_>>()
-        };
+        let long = |axes: &mut dyn Iterator<Item = usize>| axes.filter(|&axis| from[axis] != 1).collect::<Vec<_>>();
         if long(&mut perm.iter().copied()) == long(&mut (0..from.len())) {
             return self.renamed(x, shape, lane);
         }
-        self.emit(
-            Op::Transpose {
-                perm: perm.to_vec(),
-            },
-            &[x],
-            self.dtype(x),
-            shape,
-            lane,
-        )
+        self.emit(Op::Transpose { perm: perm.to_vec() }, &[x], self.dtype(x), shape, lane)
     }
 
     fn expand(&mut self, call: &Call<'_>) -> Result<ValueId, Fault> {
         let (x, target) = (call.operand(0)?, call.operand(1)?);
         let wanted = extents(&self.integers(target, "the shape")?)?;
         let shape = broadcast_shape(&[self.shape(x), &wanted])?;
-        let place = axis::broadcast(
-            &[(self.lane(x), self.shape(x)), (Lane::Free, &wanted)],
-            &shape,
-        );
+        let place = axis::broadcast(&[(self.lane(x), self.shape(x)), (Lane::Free, &wanted)], &shape);
         let lane = self.place(place);
         if self.shape(x) == shape {
             return Ok(x);
@@ -731,51 +523,31 @@ impl Builder<'_> {
 
 /// Integers as extents.
 fn extents(values: &[i64]) -> Result<Vec<usize>, Fault> {
-    let converted = values
-        .iter()
-        .map(|&extent| usize::try_from(extent).ok())
-        .collect::<Option<Vec<_>>>();
+    let converted = values.iter().map(|&extent| usize::try_from(extent).ok()).collect::<Option<Vec<_>>>();
     converted.ok_or_else(|| Fault::Malformed(format!("{values:?} has a negative extent")))
 }
 
 /// One axis of a `Slice`: bounds count from the end when negative and are clamped, to where a reversed one may start.
 fn cut(axis: usize, extent: usize, start: i64, end: i64, step: i64) -> Result<SliceAxis, Fault> {
     let from_end = |bound: i64| {
-        if bound < 0 {
-            bound.saturating_add(extent as i64)
-        } else {
-            bound
-        }
+        if bound < 0 { bound.saturating_add(extent as i64) } else { bound }
     };
     let (extent, start, end) = (extent as i64, from_end(start), from_end(end));
     let (start, len) = match step {
         0 => return Err(Fault::Malformed("a step of 0".into())),
         1.. => {
             let (start, end) = (start.clamp(0, extent), end.clamp(0, extent));
-            (
-                start,
-                (end - start).max(0).div_euclid(step)
-                    + i64::from((end - start).max(0).rem_euclid(step) != 0),
-            )
+            (start, (end - start).max(0).div_euclid(step) + i64::from((end - start).max(0).rem_euclid(step) != 0))
         }
         _ => {
             let (start, end) = (start.clamp(-1, extent - 1), end.clamp(-1, extent - 1));
             let back = step.unsigned_abs().min(i64::MAX as u64) as i64;
-            (
-                start,
-                (start - end).max(0).div_euclid(back)
-                    + i64::from((start - end).max(0).rem_euclid(back) != 0),
-            )
+            (start, (start - end).max(0).div_euclid(back) + i64::from((start - end).max(0).rem_euclid(back) != 0))
         }
     };
     // Of nothing, the start is not looked at.
     let start = if len == 0 { 0 } else { start };
-    Ok(SliceAxis {
-        axis,
-        start: start as usize,
-        step: step as isize,
-        len: len as usize,
-    })
+    Ok(SliceAxis { axis, start: start as usize, step: step as isize, len: len as usize })
 }
 
 #[cfg(test)]
@@ -786,12 +558,8 @@ mod tests {
     #[test]
     fn cuts_are_pythons() {
         let of = |extent, start, end, step| {
-            let Ok(cut) = cut(0, extent, start, end, step) else {
-                panic!("{start}:{end}:{step} was refused")
-            };
-            (0..cut.len)
-                .map(|at| cut.start as isize + cut.step * at as isize)
-                .collect::<Vec<_>>()
+            let Ok(cut) = cut(0, extent, start, end, step) else { panic!("{start}:{end}:{step} was refused") };
+            (0..cut.len).map(|at| cut.start as isize + cut.step * at as isize).collect::<Vec<_>>()
         };
         assert_eq!(of(10, 2, 8, 3), [2, 5]); // range(10)[2:8:3]
         assert_eq!(of(10, -3, i64::MAX, 1), [7, 8, 9]); // range(10)[-3:]

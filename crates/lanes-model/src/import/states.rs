@@ -23,54 +23,26 @@ pub(super) struct Pair {
 /// What an input may be called beyond its output's stem, by how sure it is that it means a state.
 const INPUT_MARKS: [(&[&str], &[&str]); 2] = [
     (
-        &[
-            "past_",
-            "past.",
-            "prev_",
-            "previous_",
-            "old_",
-            "last_",
-            "init_",
-            "initial_",
-        ],
+        &["past_", "past.", "prev_", "previous_", "old_", "last_", "init_", "initial_"],
         &["_prev", "_previous", "_past", "_old", "_init", "_0", "0"],
     ),
     (&["in_", "input_", "i_"], &["_in", "_input", "in", "_i"]),
 ];
 const OUTPUT_MARKS: [(&[&str], &[&str]); 2] = [
     (
-        &[
-            "present_", "present.", "next_", "new_", "updated_", "final_",
-        ],
-        &[
-            "_next", "_new", "_present", "_updated", "_final", "_n", "n", "_1", "1", "next", "new",
-        ],
+        &["present_", "present.", "next_", "new_", "updated_", "final_"],
+        &["_next", "_new", "_present", "_updated", "_final", "_n", "n", "_1", "1", "next", "new"],
     ),
-    (
-        &["out_", "output_", "o_"],
-        &["_out", "_output", "out", "_o"],
-    ),
+    (&["out_", "output_", "o_"], &["_out", "_output", "out", "_o"]),
 ];
 
 /// Words of a name that say that it is a state.
-const STATE_WORDS: [&str; 12] = [
-    "state",
-    "states",
-    "hidden",
-    "cell",
-    "cache",
-    "past",
-    "prev",
-    "memory",
-    "mem",
-    "context",
-    "buffer",
-    "recurrent",
-];
+const STATE_WORDS: [&str; 12] =
+    ["state", "states", "hidden", "cell", "cache", "past", "prev", "memory", "mem", "context", "buffer", "recurrent"];
 /// Names that stand for what streams through, so that `x_in` and `x_out` are no pair.
 const STREAM_WORDS: [&str; 20] = [
-    "audio", "input", "frame", "frames", "wav", "wave", "waveform", "signal", "speech", "sample",
-    "samples", "feat", "feats", "feature", "features", "mix", "noisy", "spec", "mel", "data",
+    "audio", "input", "frame", "frames", "wav", "wave", "waveform", "signal", "speech", "sample", "samples", "feat",
+    "feats", "feature", "features", "mix", "noisy", "spec", "mel", "data",
 ];
 
 /// What is left of `name` (lower case) without one of `marks`, each with whether the mark is sure; itself first.
@@ -80,11 +52,7 @@ fn stems(name: &str, marks: &[(&[&str], &[&str]); 2]) -> Vec<(String, bool)> {
     for (sure, (prefixes, suffixes)) in [(true, &marks[0]), (false, &marks[1])] {
         let rests = prefixes.iter().filter_map(|mark| name.strip_prefix(mark));
         let rests = rests.chain(suffixes.iter().filter_map(|mark| name.strip_suffix(mark)));
-        found.extend(
-            rests
-                .filter(|rest| !rest.is_empty())
-                .map(|rest| (rest.to_owned(), sure)),
-        );
+        found.extend(rests.filter(|rest| !rest.is_empty()).map(|rest| (rest.to_owned(), sure)));
     }
     // `past_key_values.0.key` becomes `present.0.key`.
     if let Some(rest) = name.strip_prefix("past_key_values.") {
@@ -95,33 +63,24 @@ fn stems(name: &str, marks: &[(&[&str], &[&str]); 2]) -> Vec<(String, bool)> {
 
 fn words(name: &str) -> Vec<String> {
     let lower = name.to_ascii_lowercase();
-    lower
-        .split(|c: char| !c.is_ascii_alphabetic())
-        .filter(|word| !word.is_empty())
-        .map(String::from)
-        .collect()
+    lower.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| !word.is_empty()).map(String::from).collect()
 }
 
 fn calls_itself_a_state(name: &str) -> bool {
-    words(name)
-        .iter()
-        .any(|word| STATE_WORDS.contains(&word.as_str()))
+    words(name).iter().any(|word| STATE_WORDS.contains(&word.as_str()))
 }
 
 /// Whether `output` is what `input` is called on the next turn.
 fn names_match(input: &str, output: &str) -> bool {
     // `past…` becomes `present…`, wherever it stands in the name.
     let lower = input.to_ascii_lowercase();
-    if lower.contains("past") && lower.replacen("past", "present", 1) == output.to_ascii_lowercase()
-    {
+    if lower.contains("past") && lower.replacen("past", "present", 1) == output.to_ascii_lowercase() {
         return true;
     }
     let (inputs, outputs) = (stems(input, &INPUT_MARKS), stems(output, &OUTPUT_MARKS));
     inputs.iter().any(|(stem, input_sure)| {
         outputs.iter().any(|(other, output_sure)| {
-            let streams = words(stem)
-                .iter()
-                .all(|word| STREAM_WORDS.contains(&word.as_str()));
+            let streams = words(stem).iter().all(|word| STREAM_WORDS.contains(&word.as_str()));
             stem == other && (*input_sure || *output_sure || !streams)
         })
     })
@@ -149,23 +108,11 @@ pub(super) fn pair(
     options: &ImportOptions,
 ) -> Result<Vec<Pair>, ModelError> {
     let list = |declared: &[Declared]| {
-        let items = declared
-            .iter()
-            .map(|one| format!("{} {}", one.name, one.shape()))
-            .collect::<Vec<_>>();
-        if items.is_empty() {
-            "none".into()
-        } else {
-            items.join(", ")
-        }
+        let items = declared.iter().map(|one| format!("{} {}", one.name, one.shape())).collect::<Vec<_>>();
+        if items.is_empty() { "none".into() } else { items.join(", ") }
     };
     let mut pairs: Vec<Pair> = Vec::new();
-    for StatePair {
-        input,
-        output,
-        axis,
-    } in &options.states
-    {
+    for StatePair { input, output, axis } in &options.states {
         if !inputs.iter().any(|declared| declared.name == *input) {
             return Err(ModelError::option(format!(
                 "--state {input}={output}: the model has no input {input:?}; it has {}",
@@ -178,53 +125,25 @@ pub(super) fn pair(
                 list(outputs)
             )));
         }
-        if let Some(other) = pairs
-            .iter()
-            .find(|pair| pair.input == *input || pair.output == *output)
-        {
+        if let Some(other) = pairs.iter().find(|pair| pair.input == *input || pair.output == *output) {
             let other = format!("{}={}", other.input, other.output);
-            return Err(ModelError::option(format!(
-                "--state {input}={output} and --state {other} share a name"
-            )));
+            return Err(ModelError::option(format!("--state {input}={output} and --state {other} share a name")));
         }
-        pairs.push(Pair {
-            input: input.clone(),
-            output: output.clone(),
-            axis: *axis,
-        });
+        pairs.push(Pair { input: input.clone(), output: output.clone(), axis: *axis });
     }
     let declared = pairs.clone();
-    let taken = |name: &str| {
-        declared
-            .iter()
-            .any(|pair| pair.input == name || pair.output == name)
-    };
-    let streams = |name: &str| {
-        options.shapes.contains_key(name) || options.shared.iter().any(|shared| shared == name)
-    };
-    for input in inputs
-        .iter()
-        .filter(|input| !taken(&input.name) && !streams(&input.name))
-    {
-        let named: Vec<&Declared> = outputs
-            .iter()
-            .filter(|output| !taken(&output.name) && names_match(&input.name, &output.name))
-            .collect();
-        let fitting: Vec<&Declared> = named
-            .iter()
-            .copied()
-            .filter(|output| may_pair(input, output))
-            .collect();
+    let taken = |name: &str| declared.iter().any(|pair| pair.input == name || pair.output == name);
+    let streams = |name: &str| options.shapes.contains_key(name) || options.shared.iter().any(|shared| shared == name);
+    for input in inputs.iter().filter(|input| !taken(&input.name) && !streams(&input.name)) {
+        let named: Vec<&Declared> =
+            outputs.iter().filter(|output| !taken(&output.name) && names_match(&input.name, &output.name)).collect();
+        let fitting: Vec<&Declared> = named.iter().copied().filter(|output| may_pair(input, output)).collect();
         let pair = match (&fitting[..], &named[..]) {
             ([output], _) => Some(output),
             // The name says so and the shape does not: let import say what differs.
             ([], [output]) if calls_itself_a_state(&input.name) => Some(output),
             ([], _) if calls_itself_a_state(&input.name) => {
-                let fitting: Vec<Declared> = outputs
-                    .iter()
-                    .filter(|output| may_pair(input, output))
-                    .cloned()
-                    .collect();
+                let fitting: Vec<Declared> = outputs.iter().filter(|output| may_pair(input, output)).cloned().collect();
                 return Err(ModelError::States {
                     what: format!(
                         "input {} {} looks like a state, and no output is named after it; outputs of its shape and type: {}; \
@@ -250,21 +169,14 @@ pub(super) fn pair(
             }
         };
         if let Some(output) = pair {
-            pairs.push(Pair {
-                input: input.name.clone(),
-                output: output.name.clone(),
-                axis: None,
-            });
+            pairs.push(Pair { input: input.name.clone(), output: output.name.clone(), axis: None });
         }
     }
     let mut fed = BTreeSet::new();
     for pair in &pairs {
         if !fed.insert(&pair.output) {
-            let rivals: Vec<&str> = pairs
-                .iter()
-                .filter(|other| other.output == pair.output)
-                .map(|other| other.input.as_str())
-                .collect();
+            let rivals: Vec<&str> =
+                pairs.iter().filter(|other| other.output == pair.output).map(|other| other.input.as_str()).collect();
             return Err(ModelError::States {
                 what: format!(
                     "output {} may feed any of inputs {}; declare one with --state INPUT={}",
@@ -308,13 +220,9 @@ mod tests {
         ] {
             assert!(names_match(input, output), "{input} {output}");
         }
-        for (input, output) in [
-            ("input", "output"),
-            ("audio_in", "audio_out"),
-            ("h", "cn"),
-            ("cache_0", "next_cache_1"),
-            ("x", "y"),
-        ] {
+        for (input, output) in
+            [("input", "output"), ("audio_in", "audio_out"), ("h", "cn"), ("cache_0", "next_cache_1"), ("x", "y")]
+        {
             assert!(!names_match(input, output), "{input} {output}");
         }
     }

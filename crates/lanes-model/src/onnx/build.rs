@@ -17,8 +17,8 @@
 
 use super::file;
 use super::proto::{
-    AttributeProto, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
-    TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
+    AttributeProto, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
+    TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
 };
 use crate::tensor::Tensor;
 use lanes_core::DType;
@@ -79,13 +79,7 @@ pub struct ModelBuilder {
 impl ModelBuilder {
     /// An empty model in version `opset` of the default operator set.
     pub fn new(opset: i64) -> Self {
-        Self {
-            opset,
-            graph: GraphProto {
-                name: "graph".into(),
-                ..GraphProto::default()
-            },
-        }
+        Self { opset, graph: GraphProto { name: "graph".into(), ..GraphProto::default() } }
     }
 
     /// Adds an input. A dimension is a number, a name, or `?` for neither.
@@ -107,23 +101,14 @@ impl ModelBuilder {
     }
 
     /// Adds a node, named after its first output. An empty operand is one left out.
-    pub fn node(
-        mut self,
-        op: &str,
-        inputs: &[&str],
-        outputs: &[&str],
-        attributes: &[(&str, Value)],
-    ) -> Self {
+    pub fn node(mut self, op: &str, inputs: &[&str], outputs: &[&str], attributes: &[(&str, Value)]) -> Self {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         self.graph.node.push(NodeProto {
             input: owned(inputs),
             output: owned(outputs),
             name: format!("{op}_{}", outputs.first().copied().unwrap_or_default()),
             op_type: op.into(),
-            attribute: attributes
-                .iter()
-                .map(|(name, value)| attribute(name, value))
-                .collect(),
+            attribute: attributes.iter().map(|(name, value)| attribute(name, value)).collect(),
             domain: String::new(),
         });
         self
@@ -140,10 +125,7 @@ impl ModelBuilder {
             ir_version: 8,
             producer_name: "lanes".into(),
             graph: Some(self.graph),
-            opset_import: vec![OperatorSetIdProto {
-                domain: String::new(),
-                version: self.opset,
-            }],
+            opset_import: vec![OperatorSetIdProto { domain: String::new(), version: self.opset }],
             functions: Vec::new(),
         }
     }
@@ -157,28 +139,12 @@ impl ModelBuilder {
 fn info(name: &str, dtype: DType, dims: &[&str]) -> ValueInfoProto {
     let dim = |dim: &&str| match (*dim, dim.parse()) {
         ("?", _) => DimensionProto::default(),
-        (_, Ok(extent)) => DimensionProto {
-            dim_value: Some(extent),
-            dim_param: None,
-        },
-        (name, _) => DimensionProto {
-            dim_value: None,
-            dim_param: Some(name.into()),
-        },
+        (_, Ok(extent)) => DimensionProto { dim_value: Some(extent), dim_param: None },
+        (name, _) => DimensionProto { dim_value: None, dim_param: Some(name.into()) },
     };
-    let shape = TensorShapeProto {
-        dim: dims.iter().map(dim).collect(),
-    };
-    let tensor_type = TensorTypeProto {
-        elem_type: file::dtype_code(dtype),
-        shape: Some(shape),
-    };
-    ValueInfoProto {
-        name: name.into(),
-        r#type: Some(TypeProto {
-            tensor_type: Some(tensor_type),
-        }),
-    }
+    let shape = TensorShapeProto { dim: dims.iter().map(dim).collect() };
+    let tensor_type = TensorTypeProto { elem_type: file::dtype_code(dtype), shape: Some(shape) };
+    ValueInfoProto { name: name.into(), r#type: Some(TypeProto { tensor_type: Some(tensor_type) }) }
 }
 
 /// The message of a tensor, its values as raw bytes.
@@ -193,10 +159,7 @@ pub fn proto(name: &str, tensor: &Tensor) -> TensorProto {
 }
 
 fn attribute(name: &str, value: &Value) -> AttributeProto {
-    let mut proto = AttributeProto {
-        name: name.into(),
-        ..AttributeProto::default()
-    };
+    let mut proto = AttributeProto { name: name.into(), ..AttributeProto::default() };
     let text = |text: &&str| bytes::Bytes::copy_from_slice(text.as_bytes());
     proto.kind = match value {
         Value::Float(value) => {

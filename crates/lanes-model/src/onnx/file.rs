@@ -37,63 +37,38 @@ pub(crate) struct TensorSource {
 impl OnnxFile {
     /// Reads and decodes the file at `path`.
     pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
-        let folder = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
+        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let model = decode(read(path, FILE_BYTES_MAX)?)
             .map_err(|error| ModelError::malformed(format!("{}: {error}", path.display())))?;
-        Ok(Self {
-            model,
-            data: TensorSource {
-                folder: Some(folder.into()),
-                external: RefCell::default(),
-            },
-        })
+        Ok(Self { model, data: TensorSource { folder: Some(folder.into()), external: RefCell::default() } })
     }
 
     /// Decodes a model from memory. It has no folder, so it cannot have external data.
     pub(crate) fn from_bytes(bytes: Bytes) -> Result<Self, ModelError> {
-        Ok(Self {
-            model: decode(bytes)?,
-            data: TensorSource {
-                folder: None,
-                external: RefCell::default(),
-            },
-        })
+        Ok(Self { model: decode(bytes)?, data: TensorSource { folder: None, external: RefCell::default() } })
     }
 }
 
 impl TensorSource {
     /// Tensors that lie in their messages.
     pub(crate) fn in_memory() -> Self {
-        Self {
-            folder: None,
-            external: RefCell::default(),
-        }
+        Self { folder: None, external: RefCell::default() }
     }
 
     /// The tensor that a message describes. `at` says where it was found, for errors.
     pub(crate) fn tensor(&self, proto: &TensorProto, at: &str) -> Result<Tensor, ModelError> {
         let dtype = dtype(proto.data_type).ok_or_else(|| {
-            ModelError::malformed(format!(
-                "{at} has {}; {DTYPES} are supported",
-                dtype_name(proto.data_type)
-            ))
+            ModelError::malformed(format!("{at} has {}; {DTYPES} are supported", dtype_name(proto.data_type)))
         })?;
         let shape = proto
             .dims
             .iter()
             .map(|&dim| usize::try_from(dim).ok())
             .collect::<Option<Vec<usize>>>()
-            .ok_or_else(|| {
-                ModelError::malformed(format!("{at} has a negative extent in {:?}", proto.dims))
-            })?;
+            .ok_or_else(|| ModelError::malformed(format!("{at} has a negative extent in {:?}", proto.dims)))?;
         let bytes = elements(&shape)
             .and_then(|count| count.checked_mul(dtype.size()))
-            .ok_or_else(|| {
-                ModelError::malformed(format!("{at} has shape {shape:?}, which is too large"))
-            })?;
+            .ok_or_else(|| ModelError::malformed(format!("{at} has shape {shape:?}, which is too large")))?;
         let data = if proto.data_location == 1 {
             self.external(proto, bytes, at)?
         } else if !proto.raw_data.is_empty() {
@@ -113,24 +88,16 @@ impl TensorSource {
     }
 
     fn external(&self, proto: &TensorProto, bytes: usize, at: &str) -> Result<Bytes, ModelError> {
-        let entry = |key: &str| {
-            proto
-                .external_data
-                .iter()
-                .find(|entry| entry.key == key)
-                .map(|entry| entry.value.as_str())
-        };
+        let entry =
+            |key: &str| proto.external_data.iter().find(|entry| entry.key == key).map(|entry| entry.value.as_str());
         let number = |key: &str, default: usize| match entry(key) {
             None => Ok(default),
             Some(text) => text.parse::<usize>().map_err(|_| {
-                ModelError::malformed(format!(
-                    "{at}: external data has {key} {text:?}, which is no size"
-                ))
+                ModelError::malformed(format!("{at}: external data has {key} {text:?}, which is no size"))
             }),
         };
-        let location = entry("location").ok_or_else(|| {
-            ModelError::malformed(format!("{at}: external data names no location"))
-        })?;
+        let location =
+            entry("location").ok_or_else(|| ModelError::malformed(format!("{at}: external data names no location")))?;
         let Some(folder) = &self.folder else {
             return Err(ModelError::malformed(format!(
                 "{at} lies in the file {location:?}, and a model from memory has no folder; load it by its path"
@@ -148,22 +115,17 @@ impl TensorSource {
             Some(file) => file,
             None => {
                 let file = read(&path, EXTERNAL_BYTES_MAX)?;
-                self.external
-                    .borrow_mut()
-                    .insert(path.clone(), file.clone());
+                self.external.borrow_mut().insert(path.clone(), file.clone());
                 file
             }
         };
-        let end = offset
-            .checked_add(length)
-            .filter(|&end| end <= file.len())
-            .ok_or_else(|| {
-                ModelError::malformed(format!(
-                    "{at} lies at {offset} of {}, {length} bytes long, and the file has {}",
-                    path.display(),
-                    file.len()
-                ))
-            })?;
+        let end = offset.checked_add(length).filter(|&end| end <= file.len()).ok_or_else(|| {
+            ModelError::malformed(format!(
+                "{at} lies at {offset} of {}, {length} bytes long, and the file has {}",
+                path.display(),
+                file.len()
+            ))
+        })?;
         Ok(file.slice(offset..end))
     }
 }
@@ -171,9 +133,7 @@ impl TensorSource {
 /// `location` below `folder`, links resolved.
 fn inside(folder: &Path, location: &str, at: &str) -> Result<PathBuf, ModelError> {
     let relative = Path::new(location);
-    let plain = relative
-        .components()
-        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    let plain = relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     let refuse = || {
         ModelError::malformed(format!(
             "{at}: external data at {location:?}; only files inside the model's folder are read"
@@ -182,26 +142,15 @@ fn inside(folder: &Path, location: &str, at: &str) -> Result<PathBuf, ModelError
     if !plain || location.is_empty() {
         return Err(refuse());
     }
-    let canonical = |path: &Path| {
-        fs::canonicalize(path).map_err(|source| ModelError::Read {
-            path: path.into(),
-            source,
-        })
-    };
+    let canonical =
+        |path: &Path| fs::canonicalize(path).map_err(|source| ModelError::Read { path: path.into(), source });
     let (root, path) = (canonical(folder)?, canonical(&folder.join(relative))?);
-    if path.starts_with(&root) {
-        Ok(path)
-    } else {
-        Err(refuse())
-    }
+    if path.starts_with(&root) { Ok(path) } else { Err(refuse()) }
 }
 
 /// The whole of a regular file of at most `limit` bytes.
 fn read(path: &Path, limit: u64) -> Result<Bytes, ModelError> {
-    let fail = |source| ModelError::Read {
-        path: path.into(),
-        source,
-    };
+    let fail = |source| ModelError::Read { path: path.into(), source };
     let file = fs::File::open(path).map_err(fail)?;
     let meta = file.metadata().map_err(fail)?;
     let refuse = |what: String| Err(ModelError::malformed(format!("{}: {what}", path.display())));
@@ -209,10 +158,7 @@ fn read(path: &Path, limit: u64) -> Result<Bytes, ModelError> {
         return refuse("not a regular file".into());
     }
     if meta.len() > limit {
-        return refuse(format!(
-            "{} bytes, and at most {limit} are read",
-            meta.len()
-        ));
+        return refuse(format!("{} bytes, and at most {limit} are read", meta.len()));
     }
     let mut bytes = Vec::with_capacity(meta.len() as usize);
     // A file that grows while it is read is cut off, not followed.
@@ -221,13 +167,10 @@ fn read(path: &Path, limit: u64) -> Result<Bytes, ModelError> {
 }
 
 fn decode(bytes: Bytes) -> Result<ModelProto, ModelError> {
-    let model = ModelProto::decode(bytes).map_err(|error| {
-        ModelError::malformed(format!("not an ONNX model, or a damaged one: {error}"))
-    })?;
+    let model = ModelProto::decode(bytes)
+        .map_err(|error| ModelError::malformed(format!("not an ONNX model, or a damaged one: {error}")))?;
     if model.graph.is_none() || model.opset_import.is_empty() {
-        return Err(ModelError::malformed(
-            "not an ONNX model, or a truncated one: it has no graph or no operator set",
-        ));
+        return Err(ModelError::malformed("not an ONNX model, or a truncated one: it has no graph or no operator set"));
     }
     Ok(model)
 }
@@ -244,11 +187,7 @@ fn typed_data(proto: &TensorProto, dtype: DType) -> Bytes {
         DType::I64 => Bytes::copy_from_slice(bytemuck::cast_slice(&proto.int64_data)),
         DType::U64 => Bytes::copy_from_slice(bytemuck::cast_slice(&proto.uint64_data)),
         DType::U32 => {
-            let narrow: Vec<u32> = proto
-                .uint64_data
-                .iter()
-                .map(|&value| value as u32)
-                .collect();
+            let narrow: Vec<u32> = proto.uint64_data.iter().map(|&value| value as u32).collect();
             Bytes::copy_from_slice(bytemuck::cast_slice(&narrow))
         }
         DType::F16 => narrow(&proto.int32_data, |value| f16::from_bits(value as u16)),
@@ -265,8 +204,7 @@ fn typed_data(proto: &TensorProto, dtype: DType) -> Bytes {
 }
 
 /// The element types that are read.
-pub(crate) const DTYPES: &str =
-    "float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64 and bool";
+pub(crate) const DTYPES: &str = "float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64 and bool";
 
 /// The element type of a `TensorProto.DataType`.
 pub(crate) fn dtype(code: i32) -> Option<DType> {
@@ -290,9 +228,7 @@ pub(crate) fn dtype(code: i32) -> Option<DType> {
 
 /// The `TensorProto.DataType` of an element type.
 pub(crate) fn dtype_code(dtype: DType) -> i32 {
-    (1..=16)
-        .find(|&code| self::dtype(code) == Some(dtype))
-        .unwrap_or(0)
+    (1..=16).find(|&code| self::dtype(code) == Some(dtype)).unwrap_or(0)
 }
 
 /// What to call a `TensorProto.DataType` that is not read.

@@ -38,15 +38,11 @@ pub(super) fn unary(op: Unary, x: &Tensor) -> Tensor {
                 Unary::Erf => Box::new(erf),
                 // `greatest(0, x)` keeps NaN.
                 Unary::Relu => Box::new(|x| greatest(0.0, x)),
-                Unary::LeakyRelu { alpha } => {
-                    Box::new(move |x| if x < 0.0 { f64::from(alpha) * x } else { x })
-                }
+                Unary::LeakyRelu { alpha } => Box::new(move |x| if x < 0.0 { f64::from(alpha) * x } else { x }),
                 Unary::Sigmoid => Box::new(sigmoid),
                 Unary::Tanh => Box::new(f64::tanh),
                 Unary::Softplus => Box::new(softplus),
-                Unary::Gelu => {
-                    Box::new(|x| 0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)))
-                }
+                Unary::Gelu => Box::new(|x| 0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2))),
                 Unary::GeluTanh => Box::new(|x| {
                     let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
                     0.5 * x * (1.0 + inner.tanh())
@@ -74,13 +70,7 @@ pub(super) fn unary(op: Unary, x: &Tensor) -> Tensor {
     }
 }
 
-pub(super) fn binary(
-    op: Binary,
-    a: &Tensor,
-    b: &Tensor,
-    dtype: DType,
-    shape: &[usize],
-) -> Result<Tensor, EvalError> {
+pub(super) fn binary(op: Binary, a: &Tensor, b: &Tensor, dtype: DType, shape: &[usize]) -> Result<Tensor, EvalError> {
     let (at_a, at_b) = (expanded_offsets(a, shape), expanded_offsets(b, shape));
     let pairs = at_a.into_iter().zip(at_b);
     let truth = |values: Vec<bool>| Ok(Tensor::from_bools(shape.to_vec(), values));
@@ -90,9 +80,7 @@ pub(super) fn binary(
                 let values = pairs.clone().map(|(i, j)| f(a[i], b[j])).collect();
                 Ok(Numbers::Float(values).write(dtype, shape))
             };
-            let test = |f: fn(&f64, &f64) -> bool| {
-                truth(pairs.clone().map(|(i, j)| f(&a[i], &b[j])).collect())
-            };
+            let test = |f: fn(&f64, &f64) -> bool| truth(pairs.clone().map(|(i, j)| f(&a[i], &b[j])).collect());
             match op {
                 Binary::Add => numbers(|a, b| a + b),
                 Binary::Sub => numbers(|a, b| a - b),
@@ -111,14 +99,10 @@ pub(super) fn binary(
         }
         (Numbers::Int(a), Numbers::Int(b)) => {
             let numbers = |f: fn(i128, i128) -> Option<i128>| {
-                let values = pairs
-                    .clone()
-                    .map(|(i, j)| f(a[i], b[j]).ok_or(EvalError::DivisionByZero));
+                let values = pairs.clone().map(|(i, j)| f(a[i], b[j]).ok_or(EvalError::DivisionByZero));
                 Ok(Numbers::Int(values.collect::<Result<_, _>>()?).write(dtype, shape))
             };
-            let test = |f: fn(&i128, &i128) -> bool| {
-                truth(pairs.clone().map(|(i, j)| f(&a[i], &b[j])).collect())
-            };
+            let test = |f: fn(&i128, &i128) -> bool| truth(pairs.clone().map(|(i, j)| f(&a[i], &b[j])).collect());
             match op {
                 Binary::Add => numbers(|a, b| Some(a + b)),
                 Binary::Sub => numbers(|a, b| Some(a - b)),
@@ -164,12 +148,7 @@ fn integer_power(a: i128, b: i128) -> i128 {
 fn expanded_offsets(tensor: &Tensor, shape: &[usize]) -> Vec<usize> {
     let own = strides_of(tensor.shape());
     let mut strides = vec![0; shape.len()];
-    for (from_end, (&stride, &extent)) in own
-        .iter()
-        .rev()
-        .zip(tensor.shape().iter().rev())
-        .enumerate()
-    {
+    for (from_end, (&stride, &extent)) in own.iter().rev().zip(tensor.shape().iter().rev()).enumerate() {
         strides[shape.len() - 1 - from_end] = if extent == 1 { 0 } else { stride };
     }
     super::layout::offsets(shape, 0, &strides)
@@ -182,16 +161,11 @@ pub(super) fn clip(x: &Tensor, low: Option<&Tensor>, high: Option<&Tensor>) -> T
     for (bound, op) in [(low, Binary::Max), (high, Binary::Min)] {
         let Some(bound) = bound else { continue };
         let bound = expand(&bound.reshaped(Vec::new()), shape);
-        result =
-            binary(op, &result, &bound, x.dtype(), shape).expect("only a division has no answer");
+        result = binary(op, &result, &bound, x.dtype(), shape).expect("only a division has no answer");
     }
     result
 }
 
 pub(super) fn cast(x: &Tensor, dtype: DType) -> Tensor {
-    if x.dtype() == dtype {
-        x.clone()
-    } else {
-        Numbers::read(x).write(dtype, x.shape())
-    }
+    if x.dtype() == dtype { x.clone() } else { Numbers::read(x).write(dtype, x.shape()) }
 }

@@ -47,30 +47,21 @@ impl Evaluator {
     /// The first node that has no value for these inputs. Panics when an input is not of its declared type and size.
     pub fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, NodeError> {
         let graph = self.graph.clone();
-        assert_eq!(
-            inputs.len(),
-            graph.inputs.len(),
-            "one tensor per graph input"
-        );
+        assert_eq!(inputs.len(), graph.inputs.len(), "one tensor per graph input");
         for (&id, tensor) in graph.inputs.iter().zip(inputs) {
             let declared = graph.value(id);
             assert_eq!(tensor.dtype(), declared.dtype, "input {}", declared.name);
             self.values[id.index()] = Some(tensor.reshaped(declared.shape.clone()));
         }
         for node in &graph.nodes {
-            let operands: Vec<Option<&Tensor>> = node
-                .inputs
-                .iter()
-                .map(|id| id.and_then(|id| self.values[id.index()].as_ref()))
-                .collect();
+            let operands: Vec<Option<&Tensor>> =
+                node.inputs.iter().map(|id| id.and_then(|id| self.values[id.index()].as_ref())).collect();
             // A result that nobody asked for still has its place; its declaration is never read.
             let results: Vec<_> = node
                 .outputs
                 .iter()
                 .map(|id| {
-                    id.map_or((lanes_core::DType::F32, &[][..]), |id| {
-                        (graph.value(id).dtype, &graph.value(id).shape)
-                    })
+                    id.map_or((lanes_core::DType::F32, &[][..]), |id| (graph.value(id).dtype, &graph.value(id).shape))
                 })
                 .collect();
             let values = apply(&node.op, &operands, &results).map_err(|source| NodeError {
@@ -88,11 +79,7 @@ impl Evaluator {
         Ok(graph
             .outputs
             .iter()
-            .map(|id| {
-                self.values[id.index()]
-                    .clone()
-                    .expect("every output has a producer")
-            })
+            .map(|id| self.values[id.index()].clone().expect("every output has a producer"))
             .collect())
     }
 

@@ -37,37 +37,16 @@ impl OracleModel {
     pub fn new(model: &Model) -> Self {
         let graph = &model.graph;
         let sources = graph.inputs.iter().map(|id| {
-            let port = model
-                .inputs
-                .iter()
-                .position(|input| input == id)
-                .map(Source::Input);
-            let state = || {
-                model
-                    .states
-                    .iter()
-                    .position(|state| state.input == *id)
-                    .map(Source::State)
-            };
-            port.or_else(state)
-                .expect("import gives every graph input a port or a state")
+            let port = model.inputs.iter().position(|input| input == id).map(Source::Input);
+            let state = || model.states.iter().position(|state| state.input == *id).map(Source::State);
+            port.or_else(state).expect("import gives every graph input a port or a state")
         });
-        let place = |id| {
-            graph
-                .outputs
-                .iter()
-                .position(|output| *output == id)
-                .expect("ports are graph outputs")
-        };
+        let place = |id| graph.outputs.iter().position(|output| *output == id).expect("ports are graph outputs");
         Self {
             signature: model.signature.clone(),
             sources: sources.collect(),
             outputs: model.outputs.iter().map(|&id| place(id)).collect(),
-            next_states: model
-                .states
-                .iter()
-                .map(|state| place(state.output))
-                .collect(),
+            next_states: model.states.iter().map(|state| place(state.output)).collect(),
             evaluator: Evaluator::new(Arc::new(graph.clone())),
             stacked_inputs: Vec::new(),
             stacked_outputs: Vec::new(),
@@ -80,22 +59,14 @@ impl OracleModel {
         let of = |(id, source): (&crate::ValueId, &Source)| {
             let (bytes, at) = match *source {
                 Source::Input(port) => {
-                    let at = if self.signature.inputs[port].scope == Scope::Turn {
-                        0
-                    } else {
-                        seat
-                    };
+                    let at = if self.signature.inputs[port].scope == Scope::Turn { 0 } else { seat };
                     (&self.stacked_inputs[port], at)
                 }
                 Source::State(state) => (&self.rows[state], rows.read.0 as usize),
             };
             let value = graph.value(*id);
             let one = &bytes[at * value.bytes()..][..value.bytes()];
-            Tensor::new(
-                value.dtype,
-                value.shape.clone(),
-                Bytes::copy_from_slice(one),
-            )
+            Tensor::new(value.dtype, value.shape.clone(), Bytes::copy_from_slice(one))
         };
         graph.inputs.iter().zip(&self.sources).map(of).collect()
     }
@@ -108,19 +79,14 @@ impl LanedModel for OracleModel {
 
     fn prepare(&mut self, capacity: Capacity) -> Result<(), DeviceError> {
         let room = |what: &str, bytes: usize, count: u32| {
-            let total = bytes
-                .checked_mul(count as usize)
-                .ok_or_else(|| DeviceError::TooLarge {
-                    what: what.into(),
-                    bytes: u64::MAX,
-                    limit: usize::MAX as u64,
-                })?;
+            let total = bytes.checked_mul(count as usize).ok_or_else(|| DeviceError::TooLarge {
+                what: what.into(),
+                bytes: u64::MAX,
+                limit: usize::MAX as u64,
+            })?;
             let mut room = Vec::new();
             room.try_reserve_exact(total)
-                .map_err(|_| DeviceError::OutOfMemory {
-                    what: what.into(),
-                    asked: total as u64,
-                })?;
+                .map_err(|_| DeviceError::OutOfMemory { what: what.into(), asked: total as u64 })?;
             room.resize(total, 0u8);
             Ok(room)
         };
@@ -128,21 +94,14 @@ impl LanedModel for OracleModel {
         let stack = |ports: &[lanes_core::Port]| {
             ports
                 .iter()
-                .map(|port| {
-                    room(
-                        &port.name,
-                        port.bytes(),
-                        if port.scope == Scope::Turn { 1 } else { seats },
-                    )
-                })
+                .map(|port| room(&port.name, port.bytes(), if port.scope == Scope::Turn { 1 } else { seats }))
                 .collect::<Result<Vec<_>, _>>()
         };
         self.stacked_inputs = stack(&self.signature.inputs)?;
         self.stacked_outputs = stack(&self.signature.outputs)?;
         let states = self.signature.states.iter();
-        self.rows = states
-            .map(|state| room(&state.input, state.bytes(), capacity.rows))
-            .collect::<Result<Vec<_>, _>>()?;
+        self.rows =
+            states.map(|state| room(&state.input, state.bytes(), capacity.rows)).collect::<Result<Vec<_>, _>>()?;
         for (state, rows) in self.signature.states.iter().zip(&mut self.rows) {
             if let Some(initial) = &state.initial {
                 let at = capacity.initial_row().0 as usize * state.bytes();
@@ -161,40 +120,29 @@ impl LanedModel for OracleModel {
             // Only a boolean that is neither 0 nor 1 makes no tensor.
             let inputs: Option<Vec<Tensor>> = self.seat_inputs(seat, rows).into_iter().collect();
             let results = match inputs {
-                Some(inputs) => self
-                    .evaluator
-                    .run(&inputs)
-                    .map_err(|error| match error.source {
-                        EvalError::Missing(_) => Err(DeviceError::Fault {
-                            at: error.node.clone(),
-                            what: error.to_string(),
-                        }),
-                        _ => Ok(error.to_string()),
-                    }),
-                None => Err(Ok(
-                    "a boolean input has a byte that is neither 0 nor 1".into()
-                )),
+                Some(inputs) => self.evaluator.run(&inputs).map_err(|error| match error.source {
+                    EvalError::Missing(_) => {
+                        Err(DeviceError::Fault { at: error.node.clone(), what: error.to_string() })
+                    }
+                    _ => Ok(error.to_string()),
+                }),
+                None => Err(Ok("a boolean input has a byte that is neither 0 nor 1".into())),
             };
             let results = match results {
                 Ok(results) => results,
                 Err(Ok(reason)) => {
-                    refused.push(Refusal {
-                        seat: seat as u32,
-                        reason,
-                    });
+                    refused.push(Refusal { seat: seat as u32, reason });
                     continue;
                 }
                 Err(Err(fault)) => return Err(fault),
             };
             for (port, &at) in self.outputs.iter().enumerate() {
                 let bytes = results[at].bytes();
-                self.stacked_outputs[port][seat * bytes.len()..][..bytes.len()]
-                    .copy_from_slice(bytes);
+                self.stacked_outputs[port][seat * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
             }
             for (state, &at) in self.next_states.iter().enumerate() {
                 let bytes = results[at].bytes();
-                self.rows[state][rows.write.0 as usize * bytes.len()..][..bytes.len()]
-                    .copy_from_slice(bytes);
+                self.rows[state][rows.write.0 as usize * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
             }
         }
         Ok(())
@@ -205,18 +153,8 @@ impl LanedModel for OracleModel {
     }
 
     fn device_bytes(&self) -> u64 {
-        let weights: usize = self
-            .evaluator
-            .graph()
-            .constants
-            .values()
-            .map(|tensor| tensor.bytes().len())
-            .sum();
-        let room = self
-            .stacked_inputs
-            .iter()
-            .chain(&self.stacked_outputs)
-            .chain(&self.rows);
+        let weights: usize = self.evaluator.graph().constants.values().map(|tensor| tensor.bytes().len()).sum();
+        let room = self.stacked_inputs.iter().chain(&self.stacked_outputs).chain(&self.rows);
         (weights + room.map(Vec::len).sum::<usize>()) as u64
     }
 }

@@ -15,14 +15,7 @@ pub(super) fn strides_of(shape: &[usize]) -> Vec<usize> {
 
 /// For every element of `shape`, row-major, `start` plus the sum of its position times `strides`.
 pub(super) fn offsets(shape: &[usize], start: usize, strides: &[usize]) -> Vec<usize> {
-    walk(shape, |position| {
-        start
-            + position
-                .iter()
-                .zip(strides)
-                .map(|(at, stride)| at * stride)
-                .sum::<usize>()
-    })
+    walk(shape, |position| start + position.iter().zip(strides).map(|(at, stride)| at * stride).sum::<usize>())
 }
 
 /// `at(position)` for every position of `shape`, row-major.
@@ -51,8 +44,7 @@ fn pick(source: &Tensor, offsets: impl IntoIterator<Item = usize>, shape: &[usiz
     for offset in offsets {
         data.extend_from_slice(&bytes[offset * size..][..size]);
     }
-    Tensor::new(source.dtype(), shape.to_vec(), data.into())
-        .expect("one element was picked for each of the shape")
+    Tensor::new(source.dtype(), shape.to_vec(), data.into()).expect("one element was picked for each of the shape")
 }
 
 pub(super) fn transpose(x: &Tensor, perm: &[usize]) -> Tensor {
@@ -82,8 +74,7 @@ pub(super) fn choose(condition: &Tensor, a: &Tensor, b: &Tensor, shape: &[usize]
         let source = if truth != 0 { &a } else { &b };
         data.extend_from_slice(&source.bytes()[at * size..][..size]);
     }
-    Tensor::new(a.dtype(), shape.to_vec(), data.into())
-        .expect("one element was chosen for each of the shape")
+    Tensor::new(a.dtype(), shape.to_vec(), data.into()).expect("one element was chosen for each of the shape")
 }
 
 pub(super) fn concat(parts: &[&Tensor], axis: usize, shape: &[usize]) -> Tensor {
@@ -95,8 +86,7 @@ pub(super) fn concat(parts: &[&Tensor], axis: usize, shape: &[usize]) -> Tensor 
             data.extend_from_slice(&part.bytes()[row * run..][..run]);
         }
     }
-    Tensor::new(parts[0].dtype(), shape.to_vec(), data.into())
-        .expect("import has added the extents up")
+    Tensor::new(parts[0].dtype(), shape.to_vec(), data.into()).expect("import has added the extents up")
 }
 
 pub(super) fn slice(x: &Tensor, axes: &[SliceAxis], shape: &[usize]) -> Tensor {
@@ -115,26 +105,14 @@ pub(super) fn slice(x: &Tensor, axes: &[SliceAxis], shape: &[usize]) -> Tensor {
     pick(x, picked, shape)
 }
 
-pub(super) fn gather(
-    x: &Tensor,
-    indices: &Tensor,
-    axis: usize,
-    shape: &[usize],
-) -> Result<Tensor, EvalError> {
+pub(super) fn gather(x: &Tensor, indices: &Tensor, axis: usize, shape: &[usize]) -> Result<Tensor, EvalError> {
     let extent = x.shape()[axis];
     let indices = indices.to_i64s().unwrap_or_default();
     let indices = indices
         .into_iter()
         .map(|index| {
-            let from = if index < 0 {
-                index + extent as i64
-            } else {
-                index
-            };
-            usize::try_from(from)
-                .ok()
-                .filter(|&from| from < extent)
-                .ok_or(EvalError::Index { index, extent })
+            let from = if index < 0 { index + extent as i64 } else { index };
+            usize::try_from(from).ok().filter(|&from| from < extent).ok_or(EvalError::Index { index, extent })
         })
         .collect::<Result<Vec<usize>, _>>()?;
     let outer: usize = x.shape()[..axis].iter().product();
@@ -148,13 +126,7 @@ pub(super) fn gather(
     Ok(Tensor::new(x.dtype(), shape.to_vec(), data.into()).expect("import has inferred the shape"))
 }
 
-pub(super) fn pad(
-    x: &Tensor,
-    value: Option<&Tensor>,
-    before: &[usize],
-    mode: PadMode,
-    shape: &[usize],
-) -> Tensor {
+pub(super) fn pad(x: &Tensor, value: Option<&Tensor>, before: &[usize], mode: PadMode, shape: &[usize]) -> Tensor {
     let strides = strides_of(x.shape());
     let size = x.dtype().size();
     let fill = value.map_or_else(|| vec![0; size], |value| value.bytes().to_vec());
@@ -169,11 +141,7 @@ pub(super) fn pad(
             PadMode::Reflect => {
                 // The mirror image repeats every 2·last elements.
                 let folded = place.rem_euclid(2 * last);
-                Some(if folded > last {
-                    2 * last - folded
-                } else {
-                    folded
-                })
+                Some(if folded > last { 2 * last - folded } else { folded })
             }
         };
         from.map(|from| from as usize)
@@ -187,10 +155,7 @@ pub(super) fn pad(
     });
     let mut data = Vec::with_capacity(picked.len() * size);
     for offset in picked {
-        data.extend_from_slice(
-            offset.map_or(&fill[..], |offset| &x.bytes()[offset * size..][..size]),
-        );
+        data.extend_from_slice(offset.map_or(&fill[..], |offset| &x.bytes()[offset * size..][..size]));
     }
-    Tensor::new(x.dtype(), shape.to_vec(), data.into())
-        .expect("one element was found for each of the shape")
+    Tensor::new(x.dtype(), shape.to_vec(), data.into()).expect("one element was found for each of the shape")
 }

@@ -60,30 +60,14 @@ pub type ResultInfo<'a> = (DType, &'a [usize]);
 ///
 /// # Errors
 /// When the operands' values have no answer. Panics on operands of other types or shapes than the graph declares.
-pub fn apply(
-    op: &Op,
-    operands: &[Option<&Tensor>],
-    results: &[ResultInfo<'_>],
-) -> Result<Vec<Tensor>, EvalError> {
-    let operand = |at: usize| {
-        operands
-            .get(at)
-            .copied()
-            .flatten()
-            .ok_or(EvalError::Missing(at))
-    };
+pub fn apply(op: &Op, operands: &[Option<&Tensor>], results: &[ResultInfo<'_>]) -> Result<Vec<Tensor>, EvalError> {
+    let operand = |at: usize| operands.get(at).copied().flatten().ok_or(EvalError::Missing(at));
     let optional = |at: usize| operands.get(at).copied().flatten();
     let (dtype, shape) = results[0];
     let one = |tensor: Tensor| Ok(vec![tensor]);
     match op {
         Op::Unary(unary) => one(elementwise::unary(*unary, operand(0)?)),
-        Op::Binary(binary) => one(elementwise::binary(
-            *binary,
-            operand(0)?,
-            operand(1)?,
-            dtype,
-            shape,
-        )?),
+        Op::Binary(binary) => one(elementwise::binary(*binary, operand(0)?, operand(1)?, dtype, shape)?),
         Op::Where => one(layout::choose(operand(0)?, operand(1)?, operand(2)?, shape)),
         Op::Clip => one(elementwise::clip(operand(0)?, optional(1), optional(2))),
         Op::Cast => one(elementwise::cast(operand(0)?, dtype)),
@@ -91,68 +75,30 @@ pub fn apply(
         Op::Transpose { perm } => one(layout::transpose(operand(0)?, perm)),
         Op::Expand => one(layout::expand(operand(0)?, shape)),
         Op::Concat { axis } => {
-            let parts = (0..operands.len())
-                .map(operand)
-                .collect::<Result<Vec<_>, _>>()?;
+            let parts = (0..operands.len()).map(operand).collect::<Result<Vec<_>, _>>()?;
             one(layout::concat(&parts, *axis, shape))
         }
         Op::Slice { axes } => one(layout::slice(operand(0)?, axes, shape)),
         Op::Gather { axis } => one(layout::gather(operand(0)?, operand(1)?, *axis, shape)?),
-        Op::Pad { before, mode, .. } => {
-            one(layout::pad(operand(0)?, optional(1), before, *mode, shape))
-        }
+        Op::Pad { before, mode, .. } => one(layout::pad(operand(0)?, optional(1), before, *mode, shape)),
         Op::MatMul => one(contract::matmul(operand(0)?, operand(1)?, shape)),
-        Op::Gemm {
-            alpha,
-            beta,
-            trans_a,
-            trans_b,
-        } => {
+        Op::Gemm { alpha, beta, trans_a, trans_b } => {
             let (scales, transposed) = ((*alpha, *beta), (*trans_a, *trans_b));
-            one(contract::gemm(
-                operand(0)?,
-                operand(1)?,
-                optional(2),
-                scales,
-                transposed,
-                shape,
-            ))
+            one(contract::gemm(operand(0)?, operand(1)?, optional(2), scales, transposed, shape))
         }
-        Op::Conv { window, group } => one(contract::conv(
-            operand(0)?,
-            operand(1)?,
-            optional(2),
-            window,
-            *group,
-            shape,
-        )),
+        Op::Conv { window, group } => one(contract::conv(operand(0)?, operand(1)?, optional(2), window, *group, shape)),
         Op::Recurrent(recurrent) => {
             let values = recurrent::run(recurrent, operands)?;
             Ok(values.into_iter().take(results.len()).collect())
         }
-        Op::LayerNorm { axis, epsilon } => one(reduce::layer_norm(
-            operand(0)?,
-            operand(1)?,
-            optional(2),
-            *axis,
-            *epsilon,
-        )),
-        Op::BatchNorm { epsilon } => one(reduce::batch_norm(
-            [
-                operand(0)?,
-                operand(1)?,
-                operand(2)?,
-                operand(3)?,
-                operand(4)?,
-            ],
-            *epsilon,
-        )),
+        Op::LayerNorm { axis, epsilon } => {
+            one(reduce::layer_norm(operand(0)?, operand(1)?, optional(2), *axis, *epsilon))
+        }
+        Op::BatchNorm { epsilon } => {
+            one(reduce::batch_norm([operand(0)?, operand(1)?, operand(2)?, operand(3)?, operand(4)?], *epsilon))
+        }
         Op::Softmax { axis } => one(reduce::softmax(operand(0)?, *axis)),
         Op::Reduce { kind, axes, .. } => one(reduce::reduce(operand(0)?, *kind, axes, shape)),
-        Op::CumSum {
-            axis,
-            exclusive,
-            reverse,
-        } => one(reduce::cumsum(operand(0)?, *axis, *exclusive, *reverse)),
+        Op::CumSum { axis, exclusive, reverse } => one(reduce::cumsum(operand(0)?, *axis, *exclusive, *reverse)),
     }
 }

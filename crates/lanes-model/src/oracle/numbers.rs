@@ -16,13 +16,7 @@ impl Numbers {
     /// The elements of `tensor`.
     pub(super) fn read(tensor: &Tensor) -> Self {
         fn ints<T: Element + Into<i128>>(tensor: &Tensor) -> Numbers {
-            Numbers::Int(
-                tensor
-                    .values::<T>()
-                    .iter()
-                    .map(|&value| value.into())
-                    .collect(),
-            )
+            Numbers::Int(tensor.values::<T>().iter().map(|&value| value.into()).collect())
         }
         match tensor.dtype() {
             DType::I8 => ints::<i8>(tensor),
@@ -51,21 +45,9 @@ impl Numbers {
 /// The elements of a floating-point tensor. Panics on another type: import refuses what would come here with one.
 pub(super) fn floats(tensor: &Tensor) -> Vec<f64> {
     match tensor.dtype() {
-        DType::F16 => tensor
-            .values::<f16>()
-            .iter()
-            .map(|value| value.to_f64())
-            .collect(),
-        DType::BF16 => tensor
-            .values::<bf16>()
-            .iter()
-            .map(|value| value.to_f64())
-            .collect(),
-        DType::F32 => tensor
-            .values::<f32>()
-            .iter()
-            .map(|&value| value.into())
-            .collect(),
+        DType::F16 => tensor.values::<f16>().iter().map(|value| value.to_f64()).collect(),
+        DType::BF16 => tensor.values::<bf16>().iter().map(|value| value.to_f64()).collect(),
+        DType::F32 => tensor.values::<f32>().iter().map(|&value| value.into()).collect(),
         DType::F64 => tensor.values::<f64>().to_vec(),
         other => panic!("{other} where a floating-point type was declared"),
     }
@@ -80,10 +62,7 @@ fn write_floats(values: Vec<f64>, dtype: DType, shape: &[usize]) -> Tensor {
         DType::BF16 => to(values, shape, bf16::from_f64),
         DType::F32 => to(values, shape, |value| value as f32),
         DType::F64 => to(values, shape, |value| value),
-        DType::Bool => Tensor::from_bools(
-            shape.to_vec(),
-            values.into_iter().map(|value| value != 0.0).collect(),
-        ),
+        DType::Bool => Tensor::from_bools(shape.to_vec(), values.into_iter().map(|value| value != 0.0).collect()),
         // `as` truncates towards zero and saturates, NaN gives 0.
         DType::I8 => to(values, shape, |value| value as i8),
         DType::I16 => to(values, shape, |value| value as i16),
@@ -102,10 +81,7 @@ fn write_ints(values: Vec<i128>, dtype: DType, shape: &[usize]) -> Tensor {
         Tensor::from_vec(shape.to_vec(), values.into_iter().map(to).collect())
     }
     match dtype {
-        DType::Bool => Tensor::from_bools(
-            shape.to_vec(),
-            values.into_iter().map(|value| value != 0).collect(),
-        ),
+        DType::Bool => Tensor::from_bools(shape.to_vec(), values.into_iter().map(|value| value != 0).collect()),
         DType::I8 => to(values, shape, |value| value as i8),
         DType::I16 => to(values, shape, |value| value as i16),
         DType::I32 => to(values, shape, |value| value as i32),

@@ -28,12 +28,8 @@ fn activate(function: CellActivation, x: f64) -> f64 {
                 0.0
             }
         }
-        CellActivation::ScaledTanh { alpha, beta } => {
-            f64::from(alpha) * (f64::from(beta) * x).tanh()
-        }
-        CellActivation::HardSigmoid { alpha, beta } => {
-            (f64::from(alpha) * x + f64::from(beta)).clamp(0.0, 1.0)
-        }
+        CellActivation::ScaledTanh { alpha, beta } => f64::from(alpha) * (f64::from(beta) * x).tanh(),
+        CellActivation::HardSigmoid { alpha, beta } => (f64::from(alpha) * x + f64::from(beta)).clamp(0.0, 1.0),
         CellActivation::Elu { alpha } => {
             if x < 0.0 {
                 f64::from(alpha) * x.exp_m1()
@@ -73,10 +69,7 @@ impl Weights<'_> {
     }
 
     fn gate(&self, function: usize, x: f64) -> f64 {
-        let x = self
-            .op
-            .clip
-            .map_or(x, |clip| x.clamp(-f64::from(clip), f64::from(clip)));
+        let x = self.op.clip.map_or(x, |clip| x.clamp(-f64::from(clip), f64::from(clip)));
         activate(self.functions[function], x)
     }
 
@@ -88,13 +81,8 @@ impl Weights<'_> {
             self.input(row, x) + self.recurrent(row, h) + self.rb[row]
         };
         match self.op.cell {
-            Cell::Rnn => (
-                (0..hidden).map(|j| self.gate(0, plain(0, j))).collect(),
-                Vec::new(),
-            ),
-            Cell::Gru {
-                linear_before_reset,
-            } => {
+            Cell::Rnn => ((0..hidden).map(|j| self.gate(0, plain(0, j))).collect(), Vec::new()),
+            Cell::Gru { linear_before_reset } => {
                 let z: Vec<f64> = (0..hidden).map(|j| self.gate(0, plain(0, j))).collect();
                 let r: Vec<f64> = (0..hidden).map(|j| self.gate(0, plain(1, j))).collect();
                 let reset: Vec<f64> = r.iter().zip(h).map(|(r, h)| r * h).collect();
@@ -111,15 +99,10 @@ impl Weights<'_> {
                 ((0..hidden).map(next).collect(), Vec::new())
             }
             Cell::Lstm { input_forget } => {
-                let (mut next_h, mut next_c) =
-                    (Vec::with_capacity(hidden), Vec::with_capacity(hidden));
+                let (mut next_h, mut next_c) = (Vec::with_capacity(hidden), Vec::with_capacity(hidden));
                 for (j, &c) in c.iter().enumerate() {
                     let i = self.gate(0, plain(0, j) + self.p[j] * c);
-                    let f = if input_forget {
-                        1.0 - i
-                    } else {
-                        self.gate(0, plain(2, j) + self.p[2 * hidden + j] * c)
-                    };
+                    let f = if input_forget { 1.0 - i } else { self.gate(0, plain(2, j) + self.p[2 * hidden + j] * c) };
                     let candidate = self.gate(1, plain(3, j));
                     let cell = f * c + i * candidate;
                     let o = self.gate(0, plain(1, j) + self.p[hidden + j] * cell);
@@ -142,9 +125,7 @@ pub(super) fn run(op: &Recurrent, operands: &[Option<&Tensor>]) -> Result<Vec<Te
     let x = operand(0).ok_or(EvalError::Missing(0))?;
     let w = floats(operand(1).ok_or(EvalError::Missing(1))?);
     let r = floats(operand(2).ok_or(EvalError::Missing(2))?);
-    let &[steps, batch, inputs] = x.shape() else {
-        unreachable!("import gives X three axes")
-    };
+    let &[steps, batch, inputs] = x.shape() else { unreachable!("import gives X three axes") };
     let (hidden, gates, directions) = (op.hidden, op.cell.gates(), op.directions.len());
     let or_zeros = |at: usize, count: usize| operand(at).map_or_else(|| vec![0.0; count], floats);
     let b = or_zeros(3, directions * 2 * gates * hidden);
@@ -154,18 +135,13 @@ pub(super) fn run(op: &Recurrent, operands: &[Option<&Tensor>]) -> Result<Vec<Te
             .unwrap_or_default()
             .into_iter()
             .map(|length| {
-                let good = usize::try_from(length)
-                    .ok()
-                    .filter(|&length| length <= steps);
+                let good = usize::try_from(length).ok().filter(|&length| length <= steps);
                 good.ok_or(EvalError::SequenceLength { length, steps })
             })
             .collect::<Result<Vec<_>, _>>()?,
         None => vec![steps; batch],
     };
-    let (h0, c0) = (
-        or_zeros(5, directions * batch * hidden),
-        or_zeros(6, directions * batch * hidden),
-    );
+    let (h0, c0) = (or_zeros(5, directions * batch * hidden), or_zeros(6, directions * batch * hidden));
     let p = or_zeros(7, directions * 3 * hidden);
     let xs = floats(x);
     let dtype = x.dtype();
@@ -173,16 +149,9 @@ pub(super) fn run(op: &Recurrent, operands: &[Option<&Tensor>]) -> Result<Vec<Te
     let mut y = vec![0.0; steps * directions * batch * hidden];
     let (mut y_h, mut y_c) = (Vec::new(), Vec::new());
     for direction in 0..directions {
-        let part = |values: &[f64], count: usize| -> Vec<f64> {
-            values[direction * count..][..count].to_vec()
-        };
+        let part = |values: &[f64], count: usize| -> Vec<f64> { values[direction * count..][..count].to_vec() };
         let rows = gates * hidden;
-        let (w, r, b, p) = (
-            part(&w, rows * inputs),
-            part(&r, rows * hidden),
-            part(&b, 2 * rows),
-            part(&p, 3 * hidden),
-        );
+        let (w, r, b, p) = (part(&w, rows * inputs), part(&r, rows * hidden), part(&b, 2 * rows), part(&p, 3 * hidden));
         let count = op.cell.activations();
         let weights = Weights {
             op,
@@ -196,20 +165,15 @@ pub(super) fn run(op: &Recurrent, operands: &[Option<&Tensor>]) -> Result<Vec<Te
         };
         for (lane, &length) in lengths.iter().enumerate() {
             let start = (direction * batch + lane) * hidden;
-            let (mut h, mut c) = (
-                h0[start..][..hidden].to_vec(),
-                c0[start..][..hidden].to_vec(),
-            );
+            let (mut h, mut c) = (h0[start..][..hidden].to_vec(), c0[start..][..hidden].to_vec());
             for step in 0..length {
                 let at = match op.directions[direction] {
                     Direction::Forward => step,
                     Direction::Reverse => length - 1 - step,
                 };
-                let (next_h, next_c) =
-                    weights.step(&xs[(at * batch + lane) * inputs..][..inputs], &h, &c);
+                let (next_h, next_c) = weights.step(&xs[(at * batch + lane) * inputs..][..inputs], &h, &c);
                 (h, c) = (round(next_h, dtype), round(next_c, dtype));
-                y[((at * directions + direction) * batch + lane) * hidden..][..hidden]
-                    .copy_from_slice(&h);
+                y[((at * directions + direction) * batch + lane) * hidden..][..hidden].copy_from_slice(&h);
             }
             y_h.extend(h);
             y_c.extend(c);

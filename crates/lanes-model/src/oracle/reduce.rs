@@ -9,9 +9,7 @@ use crate::tensor::Tensor;
 fn groups(shape: &[usize], axes: &[usize]) -> (Vec<usize>, Vec<usize>) {
     let strides = strides_of(shape);
     let part = |wanted: bool| {
-        let chosen: Vec<usize> = (0..shape.len())
-            .filter(|axis| axes.contains(axis) == wanted)
-            .collect();
+        let chosen: Vec<usize> = (0..shape.len()).filter(|axis| axes.contains(axis) == wanted).collect();
         let extents: Vec<usize> = chosen.iter().map(|&axis| shape[axis]).collect();
         let steps: Vec<usize> = chosen.iter().map(|&axis| strides[axis]).collect();
         offsets(&extents, 0, &steps)
@@ -26,10 +24,7 @@ pub(super) fn reduce(x: &Tensor, kind: Reduction, axes: &[usize], shape: &[usize
             let results = firsts.iter().map(|first| {
                 let group = members.iter().map(|member| values[first + member]);
                 let extreme = |keep: fn(f64, f64) -> bool, empty: f64| {
-                    group.clone().fold(
-                        empty,
-                        |best, x| if x.is_nan() || keep(x, best) { x } else { best },
-                    )
+                    group.clone().fold(empty, |best, x| if x.is_nan() || keep(x, best) { x } else { best })
                 };
                 match kind {
                     Reduction::Sum => group.sum(),
@@ -47,10 +42,7 @@ pub(super) fn reduce(x: &Tensor, kind: Reduction, axes: &[usize], shape: &[usize
                 match kind {
                     Reduction::Sum => group.sum(),
                     // Of no elements there is no mean; 0 rather than a fault.
-                    Reduction::Mean => group
-                        .sum::<i128>()
-                        .checked_div(members.len() as i128)
-                        .unwrap_or(0),
+                    Reduction::Mean => group.sum::<i128>().checked_div(members.len() as i128).unwrap_or(0),
                     Reduction::Max => group.max().unwrap_or(0),
                     Reduction::Min => group.min().unwrap_or(0),
                 }
@@ -64,30 +56,21 @@ pub(super) fn softmax(x: &Tensor, axis: usize) -> Tensor {
     let (members, firsts) = groups(x.shape(), &[axis]);
     let mut values = floats(x);
     for first in firsts {
-        let largest = members
-            .iter()
-            .map(|member| values[first + member])
-            .fold(f64::NEG_INFINITY, f64::max);
+        let largest = members.iter().map(|member| values[first + member]).fold(f64::NEG_INFINITY, f64::max);
         let mut sum = 0.0;
         for member in &members {
             let value = (values[first + member] - largest).exp();
             values[first + member] = value;
             sum += value;
         }
-        members
-            .iter()
-            .for_each(|member| values[first + member] /= sum);
+        members.iter().for_each(|member| values[first + member] /= sum);
     }
     Numbers::Float(values).write(x.dtype(), x.shape())
 }
 
 pub(super) fn cumsum(x: &Tensor, axis: usize, exclusive: bool, reverse: bool) -> Tensor {
     let (members, firsts) = groups(x.shape(), &[axis]);
-    let order: Vec<usize> = if reverse {
-        members.into_iter().rev().collect()
-    } else {
-        members
-    };
+    let order: Vec<usize> = if reverse { members.into_iter().rev().collect() } else { members };
     macro_rules! run {
         ($values:ident, $zero:expr, $kind:path) => {{
             for first in firsts {
@@ -107,13 +90,7 @@ pub(super) fn cumsum(x: &Tensor, axis: usize, exclusive: bool, reverse: bool) ->
     }
 }
 
-pub(super) fn layer_norm(
-    x: &Tensor,
-    scale: &Tensor,
-    bias: Option<&Tensor>,
-    axis: usize,
-    epsilon: f32,
-) -> Tensor {
+pub(super) fn layer_norm(x: &Tensor, scale: &Tensor, bias: Option<&Tensor>, axis: usize, epsilon: f32) -> Tensor {
     let inner = &x.shape()[axis..];
     let wide = |tensor: &Tensor| floats(&super::layout::expand(tensor, inner));
     let (scale, bias) = (wide(scale), bias.map(wide));
@@ -131,8 +108,7 @@ pub(super) fn layer_norm(
 }
 
 pub(super) fn batch_norm([x, scale, bias, mean, variance]: [&Tensor; 5], epsilon: f32) -> Tensor {
-    let (scale, bias, mean, variance) =
-        (floats(scale), floats(bias), floats(mean), floats(variance));
+    let (scale, bias, mean, variance) = (floats(scale), floats(bias), floats(mean), floats(variance));
     let run: usize = x.shape().iter().skip(2).product();
     let mut values = floats(x);
     for (at, x) in values.iter_mut().enumerate() {

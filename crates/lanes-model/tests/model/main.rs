@@ -19,10 +19,7 @@ fn import(bytes: Vec<u8>) -> Result<Model, ModelError> {
 fn turn(model: &Model, seats: &[Vec<Vec<f32>>]) -> Vec<Vec<Vec<f32>>> {
     let mut laned = OracleModel::new(model);
     let count = seats.len() as u32;
-    let capacity = Capacity {
-        rows: count + 1,
-        max_seats: count,
-    };
+    let capacity = Capacity { rows: count + 1, max_seats: count };
     laned.prepare(capacity).unwrap();
     for (seat, inputs) in seats.iter().enumerate() {
         for (port, input) in inputs.iter().enumerate() {
@@ -30,12 +27,8 @@ fn turn(model: &Model, seats: &[Vec<Vec<f32>>]) -> Vec<Vec<Vec<f32>>> {
             laned.input_mut(port)[seat * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
         }
     }
-    let rows: Vec<SeatRows> = (0..count)
-        .map(|seat| SeatRows {
-            read: capacity.initial_row(),
-            write: RowId(seat),
-        })
-        .collect();
+    let rows: Vec<SeatRows> =
+        (0..count).map(|seat| SeatRows { read: capacity.initial_row(), write: RowId(seat) }).collect();
     let mut refused = Vec::new();
     laned.run(&rows, &mut refused).unwrap();
     assert_eq!(refused, []);
@@ -43,21 +36,12 @@ fn turn(model: &Model, seats: &[Vec<Vec<f32>>]) -> Vec<Vec<Vec<f32>>> {
         let bytes = model.signature.outputs[port].bytes();
         f32s(&laned.output(port)[seat * bytes..][..bytes])
     };
-    (0..seats.len())
-        .map(|seat| {
-            (0..model.signature.outputs.len())
-                .map(|port| output(seat, port))
-                .collect()
-        })
-        .collect()
+    (0..seats.len()).map(|seat| (0..model.signature.outputs.len()).map(|port| output(seat, port)).collect()).collect()
 }
 
 /// The f32 that `bytes` hold.
 fn f32s(bytes: &[u8]) -> Vec<f32> {
-    bytes
-        .chunks_exact(4)
-        .map(|four| f32::from_le_bytes(four.try_into().unwrap()))
-        .collect()
+    bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
 }
 
 /// Asserts that `found` is `wanted` to a few f32 roundings of values of its size, or of values around 0.1.
@@ -65,9 +49,6 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
 fn close(found: &[f32], wanted: &[f64]) {
     assert_eq!(found.len(), wanted.len(), "{found:?} {wanted:?}");
     for (a, e) in found.iter().zip(wanted) {
-        assert!(
-            (f64::from(*a) - e).abs() <= 1e-6 * e.abs().max(0.1),
-            "{found:?} where {wanted:?} is expected"
-        );
+        assert!((f64::from(*a) - e).abs() <= 1e-6 * e.abs().max(0.1), "{found:?} where {wanted:?} is expected");
     }
 }

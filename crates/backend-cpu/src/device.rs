@@ -1,0 +1,186 @@
+//! One CPU as a device: some threads, some memory, a budget.
+
+use crate::error::{foreign, no_threads, too_large};
+use crate::isa::Isa;
+use crate::memory::{Bytes, CpuBuffer, Entered, Turnstile};
+use crate::plan::{CpuExecutable, CpuSlot, prepare};
+use crate::pool::Pool;
+use crate::queue;
+use lanes_core::device::{
+    Budget, Buffer, Capabilities, Completion, Device, DeviceError, Executable, MemoryReport, Outcome, Placement,
+    PrepareOptions, Purpose, RowOp, Slot, StateRows, TurnRows,
+};
+use lanes_core::lanes::RowId;
+use lanes_core::plan::Checked;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Tells the handles of one open device from those of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceId(u64);
+
+/// How a CPU device is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Threads that a turn may use, the caller's among them; `None` is all the machine has, one means no other thread.
+    pub threads: Option<usize>,
+    /// The most bytes it may hold; `None` is no limit.
+    pub budget: Option<u64>,
+}
+
+/// The CPU. Its threads end when it is dropped.
+pub struct CpuDevice {
+    id: DeviceId,
+    options: CpuOptions,
+    capabilities: Capabilities,
+    budget: Budget,
+    pool: Pool,
+}
+
+impl CpuDevice {
+    /// Starts its threads. [`DeviceError::Invalid`] for no thread at all, [`DeviceError::Unsupported`] when the system
+    /// starts no more.
+    pub fn open(options: CpuOptions) -> Result<Self, DeviceError> {
+        static OPENED: AtomicU64 = AtomicU64::new(0);
+        let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        if threads == 0 {
+            return Err(DeviceError::Invalid { what: "0 threads, and a turn takes at least 1".into() });
+        }
+        let pool = Pool::new(threads).map_err(|error| no_threads(threads, &error))?;
+        let capabilities = Capabilities {
+            backend: "cpu",
+            name: cpu_name(),
+            driver: Isa::best().to_string(),
+            units: threads,
+            memory_bytes: memory_bytes(),
+            buffer_bytes_max: isize::MAX as u64,
+            slots_max: 1,
+            unified: true,
+            grid_barrier: false,
+            atomics_64: true,
+        };
+        let id = DeviceId(OPENED.fetch_add(1, Ordering::Relaxed));
+        Ok(Self { id, options, capabilities, budget: Budget::new(options.budget), pool })
+    }
+
+    /// Threads that a turn may use, the caller's among them.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// Parts of turns that were handed to a thread other than the caller's, so far.
+    pub fn hand_offs(&self) -> u64 {
+        self.pool.handed()
+    }
+
+    pub(crate) fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    fn own(&self, buffer: &Buffer) -> Result<Arc<CpuBuffer>, DeviceError> {
+        buffer.object::<CpuBuffer>().filter(|buffer| buffer.device == self.id).ok_or_else(|| foreign("buffer"))
+    }
+}
+
+impl Device for CpuDevice {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn allocate(&self, what: &str, purpose: Purpose, placement: Placement, bytes: u64) -> Result<Buffer, DeviceError> {
+        let len = usize::try_from(bytes).ok().filter(|&len| len <= isize::MAX as usize);
+        let len = len.ok_or_else(|| too_large(what.to_string(), bytes))?;
+        let charge = self.budget.charge(purpose, what, bytes)?;
+        let (memory, turnstile) = (Bytes::zeroed(what, len)?, Turnstile::default());
+        Ok(Buffer::new(Arc::new(CpuBuffer { memory, turnstile, device: self.id, placement, _charge: charge })))
+    }
+
+    fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.own(buffer)?.write(offset, bytes)
+    }
+
+    fn read(&self, buffer: &Buffer, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.own(buffer)?.read(offset, into)
+    }
+
+    fn rows(&self, state: &StateRows, op: RowOp) -> Result<Completion, DeviceError> {
+        state.check(op)?;
+        let (buffer, len) = (self.own(state.buffer())?, state.row_bytes());
+        let at = |row: RowId| u64::from(row.0) * len as u64;
+        match op {
+            RowOp::Copy { from, to } => buffer.copy_within(at(from), at(to), len)?,
+            RowOp::Fill { row, byte } => buffer.fill(at(row), byte, len)?,
+            RowOp::Reset { row } => buffer.copy_within(at(state.initial_row()), at(row), len)?,
+        }
+        Ok(Completion::ready(Ok(Outcome::default())))
+    }
+
+    fn prepare(&self, plan: &Checked<'_>, options: &PrepareOptions<'_>) -> Result<Executable, DeviceError> {
+        Ok(Executable::new(Arc::new(prepare(self, plan, options)?)))
+    }
+
+    fn lease(&self, executable: &Executable) -> Result<Slot, DeviceError> {
+        let executable = executable.object::<CpuExecutable>().filter(|executable| executable.device == self.id);
+        Ok(Slot::new(Box::new(CpuSlot::lease(executable.ok_or_else(|| foreign("executable"))?)?)))
+    }
+
+    fn submit(
+        &self,
+        executable: &Executable,
+        slot: &mut Slot,
+        turn: TurnRows<'_>,
+        after: &[Completion],
+    ) -> Result<Completion, DeviceError> {
+        let asked = executable.object::<CpuExecutable>().filter(|executable| executable.device == self.id);
+        let asked = asked.ok_or_else(|| foreign("executable"))?;
+        let slot = slot.object_mut::<CpuSlot>().ok_or_else(|| foreign("slot"))?;
+        let (executable, memory) = slot.memory();
+        if !Arc::ptr_eq(executable, &asked) {
+            return Err(DeviceError::Invalid { what: "this slot is of another executable".into() });
+        }
+        if turn.capacity() != executable.capacity || !(turn.rows_checked() || executable.states.is_empty()) {
+            let what = format!("a turn checked for {:?}, on a plan of {:?}", turn.capacity(), executable.capacity);
+            return Err(DeviceError::Invalid { what });
+        }
+        for earlier in after {
+            if let Err(cause) = earlier.wait() {
+                return Ok(Completion::ready(Err(DeviceError::Upstream(Arc::new(cause)))));
+            }
+        }
+        let _entered = Entered::all(&executable.entered);
+        // SAFETY: the turnstiles are entered; slot, executable and turn were just matched.
+        let ran = unsafe { queue::run(&self.pool, executable, memory, turn) };
+        Ok(Completion::ready(ran.map(|()| Outcome::default())))
+    }
+
+    fn memory(&self) -> MemoryReport {
+        MemoryReport { used: self.budget.used(), budget: self.budget.limit(), total: self.capabilities.memory_bytes }
+    }
+
+    fn health(&self) -> Result<(), DeviceError> {
+        // A CPU that is lost runs nothing that could say so.
+        Ok(())
+    }
+
+    fn reopen(&self) -> Result<Arc<dyn Device>, DeviceError> {
+        Ok(Arc::new(Self::open(self.options)?))
+    }
+}
+
+/// What Linux calls the processor, elsewhere its architecture.
+fn cpu_name() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
+}
+
+/// The machine's memory, where Linux says so.
+fn memory_bytes() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}

@@ -1,0 +1,446 @@
+//! A plan made ready for this machine: every number that a turn needs, resolved once.
+//!
+//! - A step names its operands by (storage, offset in a seat, bytes between seats). A chunk has one table of where each
+//!   storage starts for its first seat, so a step costs an addition per operand.
+//! - What is shared between turns is immutable here; what a turn writes lies in a [`SlotMemory`], which one slot owns.
+//! - Not here: the order of chunks, and threads (`queue`).
+
+use crate::contract::{self, Packed};
+use crate::device::{CpuDevice, DeviceId};
+use crate::error::{foreign, too_large};
+use crate::memory::{Bytes, CpuBuffer};
+use crate::moves::Runs;
+use crate::tile;
+use lanes_core::device::{
+    Charge, Device, DeviceError, ExecutableObject, MemoryUse, PrepareOptions, Purpose, SlotObject,
+};
+use lanes_core::lanes::Capacity;
+use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Region, Scalar, Storage, StorageId};
+use lanes_core::scratch::Layout;
+use loom_compiler::CpuImage;
+use loom_compiler::launch::Geometry;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of scratch, inputs and outputs that a chunk should have: half of a small second-level cache, the other half
+/// being left to weights and rows.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Fewer seats than this make contractions slow, whatever the cache says.
+const CHUNK_SEATS_MIN: usize = 8;
+/// More seats than this gain nothing.
+const CHUNK_SEATS_MAX: usize = 128;
+
+/// Where an operand lies, given where its storage starts for a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operand {
+    /// Index of the storage.
+    pub storage: usize,
+    /// Bytes from its start.
+    pub offset: usize,
+    /// Bytes between seats; 0 when one value serves all.
+    pub seat_stride: usize,
+}
+
+/// One command, ready to run over the seats of a chunk.
+pub(crate) enum Step {
+    /// Runs from one storage to another, seat by seat.
+    Copy { from: Operand, to: Operand, runs: Runs },
+    /// The same where all seats of both lie end to end.
+    CopyWhole { from: Operand, to: Operand, seat_bytes: usize },
+    /// A pattern over runs.
+    Fill { to: Operand, row_bytes: usize, stride: usize, rows: usize, pattern: [u8; 4] },
+    /// From the row that each seat reads; `from.seat_stride` is the size of a row.
+    Gather { from: Operand, to: Operand, runs: Runs },
+    /// To the row that each seat writes; `to.seat_stride` is the size of a row.
+    Scatter { from: Operand, to: Operand, runs: Runs },
+    /// A matrix product.
+    Contract { packed: Box<Packed>, terms: Box<[Operand]>, out: Operand },
+    /// A kernel; `geometries[n]` is its launch for `n + 1` seats.
+    Dispatch { label: Box<str>, image: Arc<CpuImage>, geometries: Box<[Geometry]>, arguments: Box<[Bound]> },
+}
+
+/// A launch argument.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bound {
+    /// A number.
+    Bits(u64),
+    /// The number of seats of the chunk.
+    Seats,
+    /// The seats of the chunk in a storage, or all `shared_len` bytes of one that has no seats.
+    Buffer { at: Operand, shared_len: usize },
+}
+
+/// Where a storage starts for the first seat of a chunk.
+pub(crate) enum Base {
+    /// One value for all seats, kept by the executable.
+    Constant(Arc<[u8]>),
+    /// The slot's staging, by place in [`SlotMemory::inputs`].
+    Input { port: usize, seat_bytes: usize },
+    /// The slot's staging, by place in [`SlotMemory::outputs`].
+    Output { port: usize, seat_bytes: usize },
+    /// Row 0 of a state.
+    State(usize),
+    /// Bytes from the start of the thread's own scratch.
+    Scratch(usize),
+}
+
+/// A plan prepared on a CPU device.
+pub(crate) struct CpuExecutable {
+    pub device: DeviceId,
+    pub name: String,
+    pub capacity: Capacity,
+    pub steps: Box<[Step]>,
+    pub bases: Box<[Base]>,
+    /// The rows of each state, in the signature's order.
+    pub states: Box<[Arc<CpuBuffer>]>,
+    /// The same in the order in which they are entered.
+    pub entered: Box<[Arc<CpuBuffer>]>,
+    /// The most seats of a chunk.
+    pub chunk_seats: usize,
+    /// A guess of one seat's work, to tell turns that are worth a second thread.
+    pub seat_ns: usize,
+    free: Mutex<Vec<SlotMemory>>,
+    charges: Vec<Charge>,
+}
+
+impl ExecutableObject for CpuExecutable {
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    fn memory(&self) -> MemoryUse {
+        let mut memory = MemoryUse::default();
+        for charge in &self.charges {
+            *memory.of_mut(charge.purpose()) += charge.bytes();
+        }
+        memory
+    }
+}
+
+/// What the turns of one slot write.
+pub(crate) struct SlotMemory {
+    /// By port of the signature; empty where the plan does not use it.
+    pub inputs: Box<[Bytes]>,
+    /// By port of the signature.
+    pub outputs: Box<[Bytes]>,
+    /// By thread.
+    pub threads: Box<[ThreadMemory]>,
+}
+
+/// What one thread of a turn writes.
+pub(crate) struct ThreadMemory {
+    pub scratch: Bytes,
+    /// Where each storage starts for the chunk at hand.
+    pub bases: Vec<*mut u8>,
+    /// The operands of the contraction at hand.
+    pub terms: Vec<contract::TermPtr>,
+    /// The arguments of the kernel at hand.
+    pub arguments: Vec<tile::Arg>,
+    /// What kernels keep between their instructions.
+    pub tiles: tile::TileScratch,
+    /// The first fault of this thread, with the first seat of its chunk.
+    pub fault: Option<DeviceError>,
+}
+
+// SAFETY: the pointers are leftovers of the chunk run last and are overwritten before they are used.
+unsafe impl Send for ThreadMemory {}
+
+/// A slot on lease.
+pub(crate) struct CpuSlot {
+    pub executable: Arc<CpuExecutable>,
+    /// `Some` until dropped.
+    memory: Option<SlotMemory>,
+}
+
+impl CpuSlot {
+    /// One of the executable's slots, or `Busy`.
+    pub fn lease(executable: Arc<CpuExecutable>) -> Result<Self, DeviceError> {
+        let memory = executable.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match memory {
+            Some(memory) => Ok(Self { executable, memory: Some(memory) }),
+            None => Err(DeviceError::Busy { depth: 1 }),
+        }
+    }
+
+    pub fn memory(&mut self) -> (&Arc<CpuExecutable>, &mut SlotMemory) {
+        (&self.executable, self.memory.as_mut().expect("taken only by drop"))
+    }
+}
+
+impl Drop for CpuSlot {
+    fn drop(&mut self) {
+        let memory = self.memory.take();
+        self.executable.free.lock().unwrap_or_else(PoisonError::into_inner).extend(memory);
+    }
+}
+
+fn no_port(what: &str, port: usize) -> DeviceError {
+    DeviceError::Invalid { what: format!("the plan has no {what} {port}") }
+}
+
+impl SlotObject for CpuSlot {
+    fn input_mut(&mut self, port: usize) -> Result<&mut [u8], DeviceError> {
+        let memory = self.memory().1.inputs.get(port).ok_or_else(|| no_port("input", port))?;
+        // SAFETY: `len()` initialised bytes, reached only through this slot, which is borrowed for as long as the slice.
+        Ok(unsafe { std::slice::from_raw_parts_mut(memory.base(), memory.len()) })
+    }
+
+    fn output(&self, port: usize) -> Result<&[u8], DeviceError> {
+        let outputs = self.memory.as_ref().map_or(&[][..], |memory| &memory.outputs);
+        let memory = outputs.get(port).ok_or_else(|| no_port("output", port))?;
+        // SAFETY: `len()` initialised bytes, written only by a turn, which borrows the slot mutably.
+        Ok(unsafe { std::slice::from_raw_parts(memory.base(), memory.len()) })
+    }
+}
+
+/// A plan being prepared.
+struct Preparation<'a> {
+    device: &'a CpuDevice,
+    plan: &'a Checked<'a>,
+    seats: usize,
+    chunk_seats: usize,
+    charges: Vec<Charge>,
+}
+
+/// Makes `plan` ready on `device`.
+pub(crate) fn prepare(
+    device: &CpuDevice,
+    plan: &Checked<'_>,
+    options: &PrepareOptions<'_>,
+) -> Result<CpuExecutable, DeviceError> {
+    options.check(plan, device.capabilities())?;
+    let seats = options.capacity.max_seats as usize;
+    let mut preparation = Preparation { device, plan, seats, chunk_seats: 0, charges: Vec::new() };
+    let states = preparation.states(options)?;
+    let mut entered = states.clone();
+    entered.sort_by_key(Arc::as_ptr);
+    if entered.windows(2).any(|pair| Arc::ptr_eq(&pair[0], &pair[1])) {
+        return Err(DeviceError::Invalid {
+            what: format!("two states of plan {} lie in one buffer", plan.plan().name),
+        });
+    }
+    let (chunk_seats, layout) = preparation.chunk()?;
+    preparation.chunk_seats = chunk_seats;
+    let steps = preparation.steps()?;
+    let bases = preparation.bases(&layout)?;
+    let operands_max = steps.iter().map(Step::operands).max().unwrap_or(0);
+    let slots = (0..options.slots).map(|_| preparation.slot(&layout, operands_max)).collect::<Result<Vec<_>, _>>()?;
+    Ok(CpuExecutable {
+        device: device.id(),
+        name: plan.plan().name.clone(),
+        capacity: options.capacity,
+        seat_ns: plan.plan().commands.iter().map(seat_ns).sum(),
+        steps,
+        bases,
+        states: states.into(),
+        entered: entered.into(),
+        chunk_seats,
+        free: Mutex::new(slots),
+        charges: preparation.charges,
+    })
+}
+
+impl Preparation<'_> {
+    fn charge(&mut self, purpose: Purpose, what: &str, bytes: usize) -> Result<(), DeviceError> {
+        let what = format!("{what} of {}", self.plan.plan().name);
+        self.charges.push(self.device.budget().charge(purpose, &what, bytes as u64)?);
+        Ok(())
+    }
+
+    fn states(&self, options: &PrepareOptions<'_>) -> Result<Vec<Arc<CpuBuffer>>, DeviceError> {
+        let of = |state: &lanes_core::device::StateRows| {
+            state.buffer().object::<CpuBuffer>().filter(|buffer| buffer.device == self.device.id())
+        };
+        options.states.iter().map(|state| of(state).ok_or_else(|| foreign("state"))).collect()
+    }
+
+    fn operand(&self, storage: StorageId, offset: usize) -> Operand {
+        let kind = &self.plan.plan().storages[storage.0 as usize];
+        let seat_stride = if kind.is_shared() { 0 } else { kind.bytes() };
+        Operand { storage: storage.0 as usize, offset, seat_stride }
+    }
+
+    fn steps(&mut self) -> Result<Box<[Step]>, DeviceError> {
+        self.plan.plan().commands.iter().map(|command| self.step(command)).collect()
+    }
+
+    fn step(&mut self, command: &Command) -> Result<Step, DeviceError> {
+        let runs = |from: &Region, to: &Region| {
+            let (row_bytes, rows) = (from.row_bytes, from.rows);
+            Runs { row_bytes, rows, from_stride: from.stride, to_stride: to.stride }.joined()
+        };
+        Ok(match command {
+            Command::Copy { from, to } => {
+                let (runs, from) = (runs(&from.1, &to.1), self.operand(from.0, from.1.offset));
+                let to = self.operand(to.0, to.1.offset);
+                let seat_bytes = runs.row_bytes;
+                if runs.rows == 1 && from.seat_stride == seat_bytes && to.seat_stride == seat_bytes {
+                    Step::CopyWhole { from, to, seat_bytes }
+                } else {
+                    Step::Copy { from, to, runs }
+                }
+            }
+            Command::Fill { to: (storage, region), pattern } => {
+                let Region { offset, row_bytes, stride, rows } = region.joined();
+                Step::Fill {
+                    to: self.operand(*storage, offset),
+                    row_bytes,
+                    stride,
+                    rows,
+                    pattern: pattern.to_le_bytes(),
+                }
+            }
+            Command::Gather { state, row, to } => Step::Gather {
+                runs: runs(row, &to.1),
+                from: self.operand(*state, row.offset),
+                to: self.operand(to.0, to.1.offset),
+            },
+            Command::Scatter { from, state, row } => Step::Scatter {
+                runs: runs(&from.1, row),
+                from: self.operand(from.0, from.1.offset),
+                to: self.operand(*state, row.offset),
+            },
+            Command::Contract(contraction) => self.contract(contraction)?,
+            Command::Dispatch { label, kernel, workload, arguments } => {
+                self.dispatch(label, *kernel, workload, arguments)?
+            }
+        })
+    }
+
+    fn dispatch(
+        &mut self,
+        label: &str,
+        kernel: KernelId,
+        workload: &[Scalar],
+        arguments: &[Argument],
+    ) -> Result<Step, DeviceError> {
+        let image = Arc::clone(&self.plan.plan().kernels[kernel.0 as usize]);
+        // A chunk has few seats, so its launches are computed here, once for every number.
+        let geometry = |seats: usize| {
+            let bits = |scalar: &Scalar| match scalar {
+                Scalar::Bits(bits) => *bits,
+                Scalar::Seats => seats as u64,
+            };
+            let workload: Vec<u64> = workload.iter().map(bits).collect();
+            image
+                .launch
+                .geometry(&workload)
+                .map_err(|error| DeviceError::Invalid { what: format!("launch of {label} for {seats} seats: {error}") })
+        };
+        let geometries = (1..=self.chunk_seats).map(geometry).collect::<Result<Box<[_]>, _>>()?;
+        self.charge(Purpose::Graphs, label, size_of_val(&*geometries))?;
+        let argument = |argument: &Argument| match argument {
+            Argument::Scalar(Scalar::Bits(bits)) => Bound::Bits(*bits),
+            Argument::Scalar(Scalar::Seats) => Bound::Seats,
+            Argument::Buffer { storage, .. } => {
+                let shared_len = self.plan.plan().storages[storage.0 as usize].bytes();
+                Bound::Buffer { at: self.operand(*storage, 0), shared_len }
+            }
+        };
+        let arguments = arguments.iter().map(argument).collect();
+        Ok(Step::Dispatch { label: label.into(), image, geometries, arguments })
+    }
+
+    fn contract(&mut self, contraction: &Contraction) -> Result<Step, DeviceError> {
+        // Packing allocates, so what it will take is charged first: the weights, in columns of whole vectors.
+        let columns = contraction.n.next_multiple_of(16);
+        let bytes = contraction.k().saturating_add(2).saturating_mul(columns).saturating_mul(4);
+        self.charge(Purpose::Weights, &format!("weights of {}", contraction.label), bytes)?;
+        let packed = Box::new(Packed::new(contraction)?);
+        // Offsets within the seat are the contraction's own.
+        let terms = contraction.terms.iter().map(|term| self.operand(term.storage, 0)).collect();
+        Ok(Step::Contract { packed, terms, out: self.operand(contraction.out, 0) })
+    }
+
+    /// The most seats of a chunk, and where scratch lies for so many.
+    fn chunk(&self) -> Result<(usize, Layout), DeviceError> {
+        let layout = |seats: usize| {
+            let what = || format!("scratch of plan {} for {seats} seats", self.plan.plan().name);
+            Layout::of(self.plan, seats).ok_or_else(|| too_large(what(), u64::MAX))
+        };
+        let staged = self.plan.plan().storages.iter().filter(|storage| {
+            matches!(storage, Storage::Input { .. } | Storage::Output { .. } | Storage::State { .. })
+        });
+        let one = staged.map(Storage::bytes).fold(layout(1)?.bytes(), usize::saturating_add);
+        let seats = (CHUNK_BYTES / one.max(1)).clamp(CHUNK_SEATS_MIN, CHUNK_SEATS_MAX).min(self.seats);
+        Ok((seats, layout(seats)?))
+    }
+
+    fn bases(&mut self, layout: &Layout) -> Result<Box<[Base]>, DeviceError> {
+        let storages = &self.plan.plan().storages;
+        let constants = storages.iter().map(|storage| match storage {
+            Storage::Constant { bytes, .. } => bytes.len(),
+            _ => 0,
+        });
+        self.charge(Purpose::Weights, "constants", constants.sum())?;
+        let bases = storages.iter().enumerate().map(|(at, storage)| match storage {
+            Storage::Constant { bytes, .. } => Base::Constant(Arc::clone(bytes)),
+            Storage::Input { port, bytes } => Base::Input { port: *port, seat_bytes: *bytes },
+            Storage::SharedInput { port, .. } => Base::Input { port: *port, seat_bytes: 0 },
+            Storage::Output { port, bytes } => Base::Output { port: *port, seat_bytes: *bytes },
+            Storage::State { state, .. } => Base::State(*state),
+            // What no command touches lies nowhere, and nobody looks.
+            Storage::Scratch { .. } => Base::Scratch(layout.start(StorageId(at as u32)).unwrap_or(0)),
+        });
+        Ok(bases.collect())
+    }
+
+    fn slot(&mut self, layout: &Layout, operands_max: usize) -> Result<SlotMemory, DeviceError> {
+        let (mut inputs, mut outputs) =
+            (vec![0; self.plan.signature().inputs.len()], vec![0; self.plan.signature().outputs.len()]);
+        for storage in &self.plan.plan().storages {
+            // `PrepareOptions::check` keeps the products in range.
+            match *storage {
+                Storage::Input { port, bytes } => inputs[port] = bytes * self.seats,
+                Storage::SharedInput { port, bytes } => inputs[port] = bytes,
+                Storage::Output { port, bytes } => outputs[port] = bytes * self.seats,
+                _ => {}
+            }
+        }
+        // An input that no command reads is still brought by every call, and must land somewhere.
+        for (bytes, port) in inputs.iter_mut().zip(&self.plan.signature().inputs) {
+            let seats = if port.scope == lanes_core::Scope::Seat { self.seats } else { 1 };
+            *bytes = port.bytes().checked_mul(seats).ok_or_else(|| too_large(port.name.clone(), u64::MAX))?;
+        }
+        let mut staging = |what: &str, sizes: Vec<usize>| {
+            let sum = sizes.iter().fold(0usize, |sum, bytes| sum.saturating_add(*bytes));
+            self.charge(Purpose::Staging, what, sum)?;
+            sizes.into_iter().map(|bytes| Bytes::zeroed(what, bytes)).collect::<Result<Box<[_]>, _>>()
+        };
+        let (inputs, outputs) = (staging("inputs", inputs)?, staging("outputs", outputs)?);
+        let threads = self.device.threads();
+        self.charge(Purpose::Scratch, "scratch", layout.bytes().saturating_mul(threads))?;
+        let thread = || {
+            Ok(ThreadMemory {
+                scratch: Bytes::zeroed("scratch", layout.bytes())?,
+                bases: vec![std::ptr::null_mut(); self.plan.plan().storages.len()],
+                terms: Vec::with_capacity(operands_max),
+                arguments: Vec::with_capacity(operands_max),
+                tiles: tile::TileScratch::default(),
+                fault: None,
+            })
+        };
+        Ok(SlotMemory { inputs, outputs, threads: (0..threads).map(|_| thread()).collect::<Result<_, DeviceError>>()? })
+    }
+}
+
+impl Step {
+    /// How many it binds by a list.
+    fn operands(&self) -> usize {
+        match self {
+            Self::Contract { terms, .. } => terms.len(),
+            Self::Dispatch { arguments, .. } => arguments.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// About how long a command takes for one seat: 16 multiply-adds a nanosecond, 4 bytes that a kernel touches, or 32
+/// that are only moved.
+fn seat_ns(command: &Command) -> usize {
+    let bytes = || command.touches().iter().map(|touch| touch.region.bytes()).fold(0, usize::saturating_add);
+    match command {
+        Command::Contract(contraction) => contraction.weights.len().saturating_mul(contraction.positions) / 16,
+        Command::Dispatch { .. } => bytes() / 4,
+        _ => bytes() / 32,
+    }
+}

@@ -1,0 +1,521 @@
+//! The loops: one element-wise op over a run of elements.
+//!
+//! - Each op reads all operands of 16 elements before it writes their results, so that a result may overwrite an operand
+//!   in place. Pointers need no alignment.
+//! - The same source is compiled for each instruction set; every set gives the same bits, which are `eval`'s.
+//! - Ops without a loop of their own go element by element through `eval`.
+//! - Not here: which elements, and whether an access is in bounds (`run`, `memory`).
+
+use loom_compiler::math;
+use loom_compiler::ops::{Binary, Convert, FloatPredicate, IntPredicate, Ternary, Unary};
+use loom_compiler::tile::Op;
+use loom_compiler::types::ScalarType;
+
+use crate::isa::Isa;
+
+/// Elements that are read before any of their results is written.
+const CHUNK: usize = 16;
+
+/// A run of elements, or one element that stands for all.
+#[derive(Clone, Copy)]
+pub(super) struct Operand {
+    /// The first.
+    pub at: *const u8,
+    /// Whether there is one for each result.
+    pub each: bool,
+}
+
+/// Applies the op to `n` elements.
+///
+/// # Safety
+///
+/// `to` is valid for writing `n` results, each operand for reading `n` elements (one, if not `each`); operands that
+/// overlap the result start where it starts, or are dead once it is written. The set of instructions is available.
+pub(super) type Map = unsafe fn(op: Op, to: *mut u8, from: [Operand; 3], n: usize);
+
+/// The loops compiled for `isa`, which must be available.
+pub(super) fn map(isa: Isa) -> Map {
+    match isa {
+        Isa::Portable => portable,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => avx2,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => {
+            // What the loops use beyond the foundation came with the same processors, but for the first of all.
+            let all = is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl");
+            if all { avx512 } else { avx2 }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        Isa::Avx2 | Isa::Avx512 => portable,
+    }
+}
+
+unsafe fn portable(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
+    // SAFETY: the caller's promises are `Map`'s.
+    unsafe { any(op, to, from, n) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn avx2(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
+    // SAFETY: the caller's promises are `Map`'s.
+    unsafe { any(op, to, from, n) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn avx512(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
+    // SAFETY: the caller's promises are `Map`'s.
+    unsafe { any(op, to, from, n) }
+}
+
+/// `count` elements from `at`, the rest of the chunk being `rest`.
+#[inline(always)]
+unsafe fn load<T: Copy, const EACH: bool>(at: *const u8, first: usize, count: usize, rest: T) -> [T; CHUNK] {
+    let at = at.cast::<T>();
+    // SAFETY: the caller's operand is valid for `first + count` elements, or for one.
+    unsafe {
+        if !EACH {
+            return [at.read_unaligned(); CHUNK];
+        }
+        if count == CHUNK {
+            return at.add(first).cast::<[T; CHUNK]>().read_unaligned();
+        }
+        let mut chunk = [rest; CHUNK];
+        for (i, element) in chunk.iter_mut().enumerate().take(count) {
+            *element = at.add(first + i).read_unaligned();
+        }
+        chunk
+    }
+}
+
+#[inline(always)]
+unsafe fn store<T: Copy>(to: *mut u8, first: usize, count: usize, chunk: [T; CHUNK]) {
+    let to = to.cast::<T>();
+    // SAFETY: the caller's target is valid for `first + count` elements.
+    unsafe {
+        if count == CHUNK {
+            to.add(first).cast::<[T; CHUNK]>().write_unaligned(chunk);
+        } else {
+            for (i, element) in chunk.iter().enumerate().take(count) {
+                to.add(first + i).write_unaligned(*element);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn map1<A: Copy + Default, R: Copy + Default>(
+    to: *mut u8,
+    [a, ..]: [Operand; 3],
+    n: usize,
+    f: impl Fn(A) -> R + Copy,
+) {
+    #[inline(always)]
+    unsafe fn go<A: Copy + Default, R: Copy + Default, const EACH: bool>(
+        to: *mut u8,
+        a: *const u8,
+        n: usize,
+        f: impl Fn(A) -> R,
+    ) {
+        let mut first = 0;
+        while first < n {
+            let count = (n - first).min(CHUNK);
+            // SAFETY: `first + count <= n`.
+            let x = unsafe { load::<A, EACH>(a, first, count, A::default()) };
+            let mut r = [R::default(); CHUNK];
+            for i in 0..CHUNK {
+                r[i] = f(x[i]);
+            }
+            // SAFETY: as above.
+            unsafe { store(to, first, count, r) };
+            first += count;
+        }
+    }
+    // SAFETY: the caller's promises are `Map`'s.
+    unsafe {
+        if a.each {
+            go::<A, R, true>(to, a.at, n, f);
+        } else {
+            // One result for all.
+            let value = [f(a.at.cast::<A>().read_unaligned()); CHUNK];
+            let mut first = 0;
+            while first < n {
+                let count = (n - first).min(CHUNK);
+                store(to, first, count, value);
+                first += count;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn map2<A: Copy + Default, B: Copy + Default, R: Copy + Default>(
+    to: *mut u8,
+    [a, b, _]: [Operand; 3],
+    n: usize,
+    f: impl Fn(A, B) -> R + Copy,
+) {
+    #[inline(always)]
+    unsafe fn go<A: Copy + Default, B: Copy + Default, R: Copy + Default, const EA: bool, const EB: bool>(
+        to: *mut u8,
+        a: *const u8,
+        b: *const u8,
+        n: usize,
+        f: impl Fn(A, B) -> R,
+    ) {
+        let mut first = 0;
+        while first < n {
+            let count = (n - first).min(CHUNK);
+            // SAFETY: `first + count <= n`.
+            let (x, y) =
+                unsafe { (load::<A, EA>(a, first, count, A::default()), load::<B, EB>(b, first, count, B::default())) };
+            let mut r = [R::default(); CHUNK];
+            for i in 0..CHUNK {
+                r[i] = f(x[i], y[i]);
+            }
+            // SAFETY: as above.
+            unsafe { store(to, first, count, r) };
+            first += count;
+        }
+    }
+    // SAFETY: the caller's promises are `Map`'s.
+    unsafe {
+        match (a.each, b.each) {
+            (true, true) => go::<A, B, R, true, true>(to, a.at, b.at, n, f),
+            (true, false) => go::<A, B, R, true, false>(to, a.at, b.at, n, f),
+            (false, _) => {
+                if b.each {
+                    go::<A, B, R, false, true>(to, a.at, b.at, n, f);
+                } else {
+                    go::<A, B, R, false, false>(to, a.at, b.at, n, f);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn map3<A: Copy + Default, T: Copy + Default>(
+    to: *mut u8,
+    [a, b, c]: [Operand; 3],
+    n: usize,
+    f: impl Fn(A, T, T) -> T + Copy,
+) {
+    #[inline(always)]
+    unsafe fn go<A: Copy + Default, T: Copy + Default, const EA: bool, const EB: bool, const EC: bool>(
+        to: *mut u8,
+        [a, b, c]: [Operand; 3],
+        n: usize,
+        f: impl Fn(A, T, T) -> T,
+    ) {
+        let mut first = 0;
+        while first < n {
+            let count = (n - first).min(CHUNK);
+            // SAFETY: `first + count <= n`.
+            let (x, y, z) = unsafe {
+                (
+                    load::<A, EA>(a.at, first, count, A::default()),
+                    load::<T, EB>(b.at, first, count, T::default()),
+                    load::<T, EC>(c.at, first, count, T::default()),
+                )
+            };
+            let mut r = [T::default(); CHUNK];
+            for i in 0..CHUNK {
+                r[i] = f(x[i], y[i], z[i]);
+            }
+            // SAFETY: as above.
+            unsafe { store(to, first, count, r) };
+            first += count;
+        }
+    }
+    let from = [a, b, c];
+    // SAFETY: the caller's promises are `Map`'s.
+    unsafe {
+        match (a.each, b.each, c.each) {
+            (true, true, true) => go::<A, T, true, true, true>(to, from, n, f),
+            (true, true, false) => go::<A, T, true, true, false>(to, from, n, f),
+            (true, false, true) => go::<A, T, true, false, true>(to, from, n, f),
+            (true, false, false) => go::<A, T, true, false, false>(to, from, n, f),
+            (false, true, true) => go::<A, T, false, true, true>(to, from, n, f),
+            (false, true, false) => go::<A, T, false, true, false>(to, from, n, f),
+            (false, false, true) => go::<A, T, false, false, true>(to, from, n, f),
+            (false, false, false) => go::<A, T, false, false, false>(to, from, n, f),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn any(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
+    use ScalarType as S;
+    // SAFETY, for all of it: the caller's promises are `Map`'s, and the types read are the op's.
+    unsafe {
+        match op {
+            Op::Move(ty) => match ty.bytes() {
+                1 => map1(to, from, n, |x: u8| x),
+                2 => map1(to, from, n, |x: u16| x),
+                4 => map1(to, from, n, |x: u32| x),
+                _ => map1(to, from, n, |x: u64| x),
+            },
+            Op::Unary(unary, S::F32) => unary_f32(unary, op, to, from, n),
+            Op::Binary(binary, S::F32) => binary_f32(binary, op, to, from, n),
+            Op::Ternary(Ternary::FmaF, S::F32) => map3(to, from, n, f32::mul_add),
+            Op::Ternary(Ternary::ClampOrderedF, S::F32) => map3(to, from, n, |v: f32, low: f32, high: f32| {
+                let r = if v < low { low } else { v };
+                if r > high { high } else { r }
+            }),
+            Op::CompareF(predicate, S::F32) => compare_f32(predicate, to, from, n),
+            Op::Binary(binary, S::I32) => binary_i32(binary, op, to, from, n),
+            Op::Binary(binary, S::I64 | S::Index | S::Offset) => binary_i64(binary, op, to, from, n),
+            Op::Binary(Binary::AndI, S::I1 | S::I8) => map2(to, from, n, |a: u8, b: u8| a & b),
+            Op::Binary(Binary::OrI, S::I1 | S::I8) => map2(to, from, n, |a: u8, b: u8| a | b),
+            Op::Binary(Binary::XorI, S::I1 | S::I8) => map2(to, from, n, |a: u8, b: u8| a ^ b),
+            Op::CompareI(predicate, S::I32) => compare_i32(predicate, to, from, n),
+            Op::CompareI(predicate, S::I64 | S::Index | S::Offset) => compare_i64(predicate, to, from, n),
+            Op::Select(ty) => match ty.bytes() {
+                1 => map3(to, from, n, |c: u8, a: u8, b: u8| if c & 1 == 1 { a } else { b }),
+                2 => map3(to, from, n, |c: u8, a: u16, b: u16| if c & 1 == 1 { a } else { b }),
+                4 => map3(to, from, n, |c: u8, a: u32, b: u32| if c & 1 == 1 { a } else { b }),
+                _ => map3(to, from, n, |c: u8, a: u64, b: u64| if c & 1 == 1 { a } else { b }),
+            },
+            Op::Convert(Convert::ExtF, S::BF16, S::F32) => {
+                map1(to, from, n, |x: u16| bf16_to_f32(x));
+            }
+            Op::Convert(Convert::TruncF, S::F32, S::BF16) => map1(to, from, n, f32_to_bf16),
+            Op::Convert(Convert::SiToF, S::I32, S::F32) => map1(to, from, n, |x: i32| x as f32),
+            Op::Convert(Convert::UiToF, S::I32, S::F32) => map1(to, from, n, |x: u32| x as f32),
+            Op::Convert(Convert::SiToF, S::I8, S::F32) => map1(to, from, n, |x: i8| x as f32),
+            Op::Convert(Convert::UiToF, S::I8, S::F32) => map1(to, from, n, |x: u8| x as f32),
+            Op::Convert(Convert::SiToF, S::I16, S::F32) => map1(to, from, n, |x: i16| x as f32),
+            Op::Convert(Convert::SiToF, S::I64 | S::Index, S::F32) => map1(to, from, n, |x: i64| x as f32),
+            Op::Convert(Convert::FToSi, S::F32, S::I32) => map1(to, from, n, |x: f32| x as i32),
+            Op::Convert(Convert::FToUi, S::F32, S::I32) => map1(to, from, n, |x: f32| x as u32),
+            Op::Convert(Convert::UiToF, S::I1, S::F32) => map1(to, from, n, |x: u8| (x & 1) as f32),
+            Op::Convert(Convert::ExtSI, S::I32, S::I64 | S::Index) => map1(to, from, n, |x: i32| x as i64),
+            Op::Convert(Convert::ExtUI, S::I32, S::I64 | S::Index | S::Offset) => map1(to, from, n, |x: u32| x as u64),
+            Op::Convert(Convert::TruncI, S::I64 | S::Index | S::Offset, S::I32) => map1(to, from, n, |x: u64| x as u32),
+            Op::Convert(Convert::Bitcast, S::I32, S::F32) | Op::Convert(Convert::Bitcast, S::F32, S::I32) => {
+                map1(to, from, n, |x: u32| x);
+            }
+            Op::Unary(..)
+            | Op::Binary(..)
+            | Op::Ternary(..)
+            | Op::CompareI(..)
+            | Op::CompareF(..)
+            | Op::Classify(..)
+            | Op::Convert(..) => each(op, to, from, n),
+        }
+    }
+}
+
+#[inline(always)]
+fn bf16_to_f32(x: u16) -> f32 {
+    // A signalling NaN becomes quiet, as `half` has it.
+    let quiet = if x & 0x7fff > 0x7f80 { 0x40 } else { 0 };
+    f32::from_bits(u32::from(x | quiet) << 16)
+}
+
+#[inline(always)]
+fn f32_to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+    let nan = (bits >> 16) | 0x40;
+    (if x.is_nan() { nan } else { rounded }) as u16
+}
+
+#[inline(always)]
+unsafe fn unary_f32(unary: Unary, op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
+    macro_rules! functions {
+        ($($name:ident $f:expr,)*) => {
+            // SAFETY: the caller's promises are `Map`'s.
+            unsafe { match unary {
+                $(Unary::$name => map1(to, from, n, $f),)*
+                Unary::NegI | Unary::AbsI | Unary::CtlzI | Unary::CttzI | Unary::CtpopI | Unary::SignI
+                | Unary::SinF | Unary::CosF | Unary::TanF | Unary::AsinF | Unary::AcosF | Unary::AtanF
+                | Unary::SinTurnsF | Unary::CosTurnsF => each(op, to, from, n),
+            } }
+        };
+    }
+    functions! {
+        NegF |x: u32| x ^ 0x8000_0000,
+        AbsF |x: u32| x & 0x7fff_ffff,
+        SignF math::sign,
+        CeilF f32::ceil,
+        FloorF f32::floor,
+        TruncF f32::trunc,
+        RoundF f32::round,
+        RoundEvenF f32::round_ties_even,
+        ExpF math::exp,
+        Exp2F math::exp2,
+        Expm1F math::expm1,
+        LogF math::log,
+        Log2F math::log2,
+        Log10F math::log10,
+        Log1pF math::log1p,
+        SqrtF math::sqrt,
+        RsqrtF math::rsqrt,
+        CbrtF math::cbrt,
+        SinhF math::sinh,
+        CoshF math::cosh,
+        TanhF math::tanh,
+        AsinhF math::asinh,
+        AcoshF math::acosh,
+        AtanhF math::atanh,
+        ErfF math::erf,
+        ErfcF math::erfc,
+        LogisticF math::logistic,
+        SiluF math::silu,
+        SoftplusF math::softplus,
+        GeluErfF math::gelu_erf,
+        GeluTanhF math::gelu_tanh,
+    }
+}
+
+#[inline(always)]
+unsafe fn binary_f32(binary: Binary, op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
+    // SAFETY: the caller's promises are `Map`'s.
+    unsafe {
+        match binary {
+            Binary::AddF => map2(to, from, n, |a: f32, b: f32| a + b),
+            Binary::SubF => map2(to, from, n, |a: f32, b: f32| a - b),
+            Binary::MulF => map2(to, from, n, |a: f32, b: f32| a * b),
+            Binary::DivF => map2(to, from, n, |a: f32, b: f32| a / b),
+            Binary::CopySignF => map2(to, from, n, f32::copysign),
+            Binary::MinNumF => map2(to, from, n, math::minnum),
+            Binary::MaxNumF => map2(to, from, n, math::maxnum),
+            Binary::MinimumF => map2(to, from, n, math::minimum),
+            Binary::MaximumF => map2(to, from, n, math::maximum),
+            Binary::PowF => map2(to, from, n, math::pow),
+            Binary::GeluLogisticF => map2(to, from, n, math::gelu_logistic),
+            _ => each(op, to, from, n),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn compare_f32(predicate: FloatPredicate, to: *mut u8, from: [Operand; 3], n: usize) {
+    macro_rules! predicates {
+        ($($name:ident $f:expr,)*) => {
+            // SAFETY: the caller's promises are `Map`'s.
+            unsafe { match predicate { $(FloatPredicate::$name => map2(to, from, n, |a: f32, b: f32| u8::from($f(a, b))),)* } }
+        };
+    }
+    predicates! {
+        Oeq |a, b| a == b,
+        Ogt |a, b| a > b,
+        Oge |a, b| a >= b,
+        Olt |a, b| a < b,
+        Ole |a, b| a <= b,
+        One |a: f32, b: f32| (a < b) | (a > b),
+        Ord |a: f32, b: f32| !(a.is_nan() | b.is_nan()),
+        Ueq |a: f32, b: f32| (a == b) | a.is_nan() | b.is_nan(),
+        Ugt |a: f32, b: f32| (a > b) | a.is_nan() | b.is_nan(),
+        Uge |a: f32, b: f32| (a >= b) | a.is_nan() | b.is_nan(),
+        Ult |a: f32, b: f32| (a < b) | a.is_nan() | b.is_nan(),
+        Ule |a: f32, b: f32| (a <= b) | a.is_nan() | b.is_nan(),
+        Une |a, b| a != b,
+        Uno |a: f32, b: f32| a.is_nan() | b.is_nan(),
+    }
+}
+
+macro_rules! integers {
+    ($binary:ident, $compare:ident, $unsigned:ident, $signed:ident) => {
+        #[inline(always)]
+        unsafe fn $binary(binary: Binary, op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
+            const MASK: $unsigned = $unsigned::BITS as $unsigned - 1;
+            // SAFETY: the caller's promises are `Map`'s.
+            unsafe {
+                match binary {
+                    Binary::AddI => map2(to, from, n, $unsigned::wrapping_add),
+                    Binary::SubI => map2(to, from, n, $unsigned::wrapping_sub),
+                    Binary::MulI => map2(to, from, n, $unsigned::wrapping_mul),
+                    Binary::DivUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a.checked_div(b).unwrap_or(0)),
+                    Binary::RemUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a.checked_rem(b).unwrap_or(0)),
+                    Binary::MinSI => map2(to, from, n, |a: $signed, b: $signed| a.min(b)),
+                    Binary::MaxSI => map2(to, from, n, |a: $signed, b: $signed| a.max(b)),
+                    Binary::MinUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a.min(b)),
+                    Binary::MaxUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a.max(b)),
+                    Binary::AndI => map2(to, from, n, |a: $unsigned, b: $unsigned| a & b),
+                    Binary::OrI => map2(to, from, n, |a: $unsigned, b: $unsigned| a | b),
+                    Binary::XorI => map2(to, from, n, |a: $unsigned, b: $unsigned| a ^ b),
+                    Binary::ShlI => map2(to, from, n, |a: $unsigned, b: $unsigned| a << (b & MASK)),
+                    Binary::ShrUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a >> (b & MASK)),
+                    Binary::ShrSI => map2(to, from, n, |a: $signed, b: $unsigned| a >> (b & MASK)),
+                    _ => each(op, to, from, n),
+                }
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn $compare(predicate: IntPredicate, to: *mut u8, from: [Operand; 3], n: usize) {
+            // SAFETY: the caller's promises are `Map`'s.
+            unsafe {
+                match predicate {
+                    IntPredicate::Eq => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a == b)),
+                    IntPredicate::Ne => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a != b)),
+                    IntPredicate::Slt => map2(to, from, n, |a: $signed, b: $signed| u8::from(a < b)),
+                    IntPredicate::Sle => map2(to, from, n, |a: $signed, b: $signed| u8::from(a <= b)),
+                    IntPredicate::Sgt => map2(to, from, n, |a: $signed, b: $signed| u8::from(a > b)),
+                    IntPredicate::Sge => map2(to, from, n, |a: $signed, b: $signed| u8::from(a >= b)),
+                    IntPredicate::Ult => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a < b)),
+                    IntPredicate::Ule => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a <= b)),
+                    IntPredicate::Ugt => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a > b)),
+                    IntPredicate::Uge => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a >= b)),
+                }
+            }
+        }
+    };
+}
+integers!(binary_i32, compare_i32, u32, i32);
+integers!(binary_i64, compare_i64, u64, i64);
+
+/// The bits of element `i` of type `ty`.
+///
+/// # Safety
+///
+/// `at` is valid for reading `i + 1` elements.
+pub(super) unsafe fn bits(ty: ScalarType, at: *const u8, i: usize) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match ty.bytes() {
+            1 => u64::from(at.add(i).read()),
+            2 => u64::from(at.cast::<u16>().add(i).read_unaligned()),
+            4 => u64::from(at.cast::<u32>().add(i).read_unaligned()),
+            _ => at.cast::<u64>().add(i).read_unaligned(),
+        }
+    }
+}
+
+/// Writes the bits of element `i` of type `ty`.
+///
+/// # Safety
+///
+/// `to` is valid for writing `i + 1` elements.
+pub(super) unsafe fn set_bits(ty: ScalarType, to: *mut u8, i: usize, value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match ty.bytes() {
+            1 => to.add(i).write(value as u8),
+            2 => to.cast::<u16>().add(i).write_unaligned(value as u16),
+            4 => to.cast::<u32>().add(i).write_unaligned(value as u32),
+            _ => to.cast::<u64>().add(i).write_unaligned(value),
+        }
+    }
+}
+
+/// Any op, one element after the other.
+#[inline(never)]
+unsafe fn each(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
+    for i in 0..n {
+        let mut values = [0; 3];
+        for (at, value) in values.iter_mut().enumerate().take(op.operands()) {
+            let operand = from[at];
+            // SAFETY: the caller's promises are `Map`'s.
+            *value = unsafe { bits(op.operand(at), operand.at, if operand.each { i } else { 0 }) };
+        }
+        // SAFETY: as above.
+        unsafe { set_bits(op.result(), to, i, op.evaluate(values)) };
+    }
+}

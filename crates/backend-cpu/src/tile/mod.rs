@@ -1,0 +1,169 @@
+//! Runs tile programs: kernels whose work-items advance together, one loop over a tile per op.
+//!
+//! ```text
+//! CpuImage + Geometry + [Arg] ──> for each tile: slots, registers, a range of active items ──> block 0
+//! ```
+//!
+//! - Every access is checked against the length of what it touches; every loop counts against a budget. A program that
+//!   oversteps either stops with a [`Fault`]; what it wrote before stays written.
+//! - Items that are masked off touch no memory.
+//! - All on the calling thread, workgroups ascending. Nothing is allocated once `scratch` has been used with the image.
+//! - Not here: cutting a plan into launches and threads (the device), and what ops compute (`loom_compiler::eval`).
+
+mod kernels;
+mod memory;
+mod run;
+
+use loom_compiler::ir::ParameterKind;
+use loom_compiler::launch::Geometry;
+use loom_compiler::tile::CpuImage;
+
+use crate::isa::Isa;
+
+/// One launch argument.
+#[derive(Clone, Copy, Debug)]
+pub enum Arg {
+    /// Memory, by address and length in bytes.
+    Buffer {
+        /// First byte. Any alignment.
+        ptr: *mut u8,
+        /// How many bytes.
+        len: usize,
+    },
+    /// A scalar's bits, in the low end.
+    Scalar(u64),
+}
+
+/// Why a launch stopped before its end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// An access outside of its buffer.
+    #[error(
+        "kernel `{kernel}`: {op} at byte {at} of the source touches byte {index} of buffer argument {buffer}, which has {limit}"
+    )]
+    OutOfBounds {
+        /// The kernel's export name.
+        kernel: String,
+        /// The op's spelling.
+        op: &'static str,
+        /// Where it was written.
+        at: u32,
+        /// The first byte that was asked for, as a signed offset.
+        index: i64,
+        /// Position of the buffer among the program's: launch arguments first.
+        buffer: u32,
+        /// Length of the buffer in bytes.
+        limit: usize,
+    },
+    /// More turns of loops than the budget.
+    #[error("kernel `{kernel}`: {op} at byte {at} of the source is still running after {limit} turns of loops")]
+    Steps {
+        /// The kernel's export name.
+        kernel: String,
+        /// The loop's spelling.
+        op: &'static str,
+        /// Where it was written.
+        at: u32,
+        /// The budget.
+        limit: u64,
+    },
+    /// The launch does not fit the image.
+    #[error("kernel `{kernel}`: {what}")]
+    Launch {
+        /// The kernel's export name.
+        kernel: String,
+        /// What was found and what is accepted.
+        what: String,
+    },
+}
+
+/// Turns of loops that one launch may take, unless told otherwise.
+pub const STEP_LIMIT: u64 = 1 << 32;
+
+/// Memory that a thread uses for its launches, one after the other. Grows to what the largest needs.
+#[derive(Debug)]
+pub struct TileScratch {
+    isa: Isa,
+    step_limit: u64,
+    state: run::State,
+}
+
+impl Default for TileScratch {
+    fn default() -> Self {
+        Self::new(Isa::best())
+    }
+}
+
+impl TileScratch {
+    /// Scratch for loops of the set `isa`, or of the best one if the machine lacks it.
+    pub fn new(isa: Isa) -> Self {
+        let isa = if isa.available() { isa } else { Isa::best() };
+        Self { isa, step_limit: STEP_LIMIT, state: run::State::default() }
+    }
+
+    /// Stops launches after `turns` turns of loops.
+    pub fn set_step_limit(&mut self, turns: u64) {
+        self.step_limit = turns;
+    }
+}
+
+/// Runs every workgroup of `geometry`, ascending, on this thread.
+///
+/// # Safety
+///
+/// Each buffer argument is valid for reading and writing `len` bytes until the call returns (for reading only, if the
+/// kernel has no store to it), and no other thread writes to it, or reads what the kernel writes, in the meantime. Buffers
+/// may overlap: accesses are made through raw pointers.
+pub unsafe fn run(image: &CpuImage, geometry: &Geometry, args: &[Arg], scratch: &mut TileScratch) -> Result<(), Fault> {
+    check(image, geometry, args)?;
+    let kernel = kernels::map(scratch.isa);
+    // SAFETY: the caller's promise, and `kernel` is for an available set.
+    unsafe { run::launch(image, geometry, args, &mut scratch.state, kernel, scratch.step_limit) }
+}
+
+/// [`run`] over slices: each buffer parameter takes the next of `buffers`, each scalar the next of `scalars`.
+pub fn run_slices(
+    image: &CpuImage,
+    geometry: &Geometry,
+    buffers: &mut [&mut [u8]],
+    scalars: &[u64],
+    scratch: &mut TileScratch,
+) -> Result<(), Fault> {
+    let (mut buffers, mut scalars) = (buffers.iter_mut(), scalars.iter());
+    let mut args = Vec::with_capacity(image.parameters.len());
+    for parameter in &image.parameters {
+        let arg = match parameter.kind {
+            ParameterKind::Buffer => {
+                buffers.next().map(|bytes| Arg::Buffer { ptr: bytes.as_mut_ptr(), len: bytes.len() })
+            }
+            ParameterKind::Scalar(_) => scalars.next().map(|&bits| Arg::Scalar(bits)),
+        };
+        args.extend(arg);
+    }
+    // SAFETY: the slices are borrowed mutably, so nobody else touches them while this runs.
+    unsafe { run(image, geometry, &args, scratch) }
+}
+
+fn check(image: &CpuImage, geometry: &Geometry, args: &[Arg]) -> Result<(), Fault> {
+    let refuse = |what: String| Err(Fault::Launch { kernel: image.name.clone(), what });
+    if args.len() != image.parameters.len() {
+        return refuse(format!("{} arguments given, {} expected", args.len(), image.parameters.len()));
+    }
+    for (arg, parameter) in args.iter().zip(&image.parameters) {
+        match (arg, parameter.kind) {
+            (Arg::Buffer { .. }, ParameterKind::Buffer) | (Arg::Scalar(_), ParameterKind::Scalar(_)) => {}
+            (Arg::Buffer { .. }, ParameterKind::Scalar(ty)) => {
+                return refuse(format!("a buffer given for `{}`, which is {ty}", parameter.name));
+            }
+            (Arg::Scalar(_), ParameterKind::Buffer) => {
+                return refuse(format!("a scalar given for `{}`, which is a buffer", parameter.name));
+            }
+        }
+    }
+    if geometry.workgroup_size != image.program().workgroup_size {
+        let (found, accepted) = (geometry.workgroup_size, image.program().workgroup_size);
+        return refuse(format!("workgroups of {found:?} items asked for, compiled for {accepted:?}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! `lanes bench`: latency and throughput per stream count, closed loop and paced, from one driving thread.
+
+use crate::args::BenchArgs;
+use crate::error::{CliError, CliResult};
+use crate::load::{self, Loaded};
+use crate::quantile::{Latency, micros};
+use crate::run::progress_bar;
+use crate::serve::{Drive, chain, drive};
+use crate::source::Source;
+use lanes::device::Device;
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a row is measured when `--turns` is not given.
+const SECONDS_PER_ROW: f64 = 2.0;
+/// Turns of warm-up and calibration.
+const WARM_UP_TURNS: usize = 8;
+
+/// The JSON object; keys are a contract.
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    backend: String,
+    device: String,
+    threads: usize,
+    frame_ms: Option<f64>,
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    streams: u32,
+    mode: &'static str,
+    calls_per_s: f64,
+    us_per_seat: f64,
+    turn_us_p50: f64,
+    latency_us: Latency,
+    seats_per_turn: f64,
+    realtime_streams: Option<f64>,
+}
+
+/// Runs the command.
+pub fn run(args: &BenchArgs) -> CliResult {
+    let device = load::device(&args.serve)?;
+    let loaded = load::load(&args.model)?;
+    let frame_ms = args.frame_ms.or_else(|| loaded.sources.iter().find_map(Source::frame_ms));
+    if frame_ms.is_none() {
+        eprintln!("lanes: the inputs have no rate; give --frame-ms for paced rows and streams in real time");
+    }
+    let bar = progress_bar(args.streams.len() as u64);
+    let mut rows = Vec::new();
+    for &streams in &args.streams {
+        rows.push(row(args, &device, &loaded, streams, None, frame_ms)?);
+        if let Some(ms) = frame_ms {
+            let pace = Duration::from_secs_f64(ms / 1000.0);
+            rows.push(row(args, &device, &loaded, streams, Some(pace), frame_ms)?);
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let capabilities = device.capabilities();
+    let report = Report {
+        model: args.model.path.display().to_string(),
+        backend: capabilities.backend.to_owned(),
+        device: capabilities.name.clone(),
+        threads: capabilities.units,
+        frame_ms,
+        rows,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&report).map_err(|why| CliError::failed(why.to_string()))?);
+        return Ok(());
+    }
+    println!("{} on {} ({}), {} threads", report.model, report.backend, report.device, report.threads);
+    println!("streams  mode    calls/s  µs/seat  turn p50 µs  latency p50 / p99 µs  seats/turn  real-time streams");
+    for row in &report.rows {
+        let streams = row.realtime_streams.map_or("-".to_owned(), |s| format!("{s:.0}"));
+        println!(
+            "{:7}  {:6} {:8.0} {:8.2} {:12.1} {:10.1} / {:8.1} {:11.1}  {streams}",
+            row.streams,
+            row.mode,
+            row.calls_per_s,
+            row.us_per_seat,
+            row.turn_us_p50,
+            row.latency_us.p50,
+            row.latency_us.p99,
+            row.seats_per_turn
+        );
+    }
+    Ok(())
+}
+
+fn row(
+    args: &BenchArgs,
+    device: &Arc<dyn Device>,
+    loaded: &Loaded,
+    streams: u32,
+    pace: Option<Duration>,
+    frame_ms: Option<f64>,
+) -> CliResult<Row> {
+    let planned =
+        lanes::planned(device.clone(), &loaded.model).map_err(|why| CliError::file(&args.model.path, chain(&why)))?;
+    let runnable = load::serve(planned, &args.serve, streams)?;
+    let timed = |turns: usize, pace: Option<Duration>| {
+        let streams = streams as usize;
+        let drive_it = Drive {
+            runnable: &runnable,
+            sources: &loaded.sources,
+            first: 0,
+            streams,
+            turns,
+            seed: args.model.seed,
+            churn: 0.0,
+            keep: false,
+            pace,
+        };
+        drive(&drive_it, |_| {})
+    };
+    // An array may hold fewer turns than a row takes: its turns are then what is timed.
+    let held = loaded.sources.iter().filter(|s| s.frame_ms().is_none()).filter_map(|s| s.turns(streams as usize)).min();
+    let most = held.unwrap_or(usize::MAX);
+    let warm = timed(WARM_UP_TURNS.min(most), None)?;
+    let per_turn = warm.wall.as_secs_f64() / WARM_UP_TURNS.min(most) as f64;
+    let period = pace.map_or(per_turn, |pace| pace.as_secs_f64().max(per_turn));
+    let turns = match args.turns {
+        Some(turns) => turns as usize,
+        None => ((SECONDS_PER_ROW / period.max(1e-9)) as usize).clamp(WARM_UP_TURNS, 1_000_000),
+    };
+    let before = runnable.stats();
+    let mut served = timed(turns.min(most), pace)?;
+    if let Some(first) = served.first_error {
+        return Err(CliError::failed(format!(
+            "{} of {} calls failed; the first: {first}",
+            served.errors, served.calls
+        )));
+    }
+    let stats = runnable.stats();
+    let wall = served.wall.as_secs_f64().max(1e-9);
+    let calls_per_s = served.calls as f64 / wall;
+    Ok(Row {
+        streams,
+        mode: if pace.is_some() { "paced" } else { "closed" },
+        calls_per_s,
+        us_per_seat: wall * 1e6 / served.calls.max(1) as f64,
+        turn_us_p50: micros(stats.turn_time_p50),
+        latency_us: Latency::of(&mut served.latencies),
+        seats_per_turn: (stats.seats - before.seats) as f64 / (stats.turns - before.turns).max(1) as f64,
+        realtime_streams: frame_ms.map(|ms| calls_per_s * ms / 1000.0),
+    })
+}

@@ -1,0 +1,145 @@
+//! `lanes inspect`: what a model asks for, and whether its lanes are independent.
+
+use crate::args::InspectArgs;
+use crate::error::CliResult;
+use crate::load;
+use crate::serve::chain;
+use lanes::DType;
+use lanes::device::Purpose;
+use lanes::lanes::{Capacity, LanedModel};
+use lanes::onnx::{Dim, ImportOptions, Inspection, PortInspection, Role};
+use serde_json::{Map, Value, json};
+
+/// Runs the command.
+pub fn run(args: &InspectArgs) -> CliResult {
+    // With its inputs fed, the model is bound, and everything is known.
+    let options = if args.model.input.is_empty() {
+        load::import_options(&args.model)?
+    } else {
+        load::bound_options(&args.model)?.0
+    };
+    let path = &args.model.path;
+    let seen = lanes::onnx::inspect(path, &options).map_err(|why| load::model_error(path, &why))?;
+    let memory = memory(args, &options);
+    if args.json {
+        println!("{}", object(args, &seen, memory));
+    } else {
+        print(args, &seen, &memory);
+    }
+    Ok(())
+}
+
+/// Bytes by purpose for `--lanes` lanes on the CPU backend, or why that is not known.
+fn memory(args: &InspectArgs, options: &ImportOptions) -> Result<Map<String, Value>, String> {
+    let lanes = args.lanes.unwrap_or(1);
+    let model = lanes::onnx::load(&args.model.path, options).map_err(|why| chain(&why))?;
+    let device =
+        lanes::open("cpu", &lanes::OpenOptions { threads: Some(1), budget: None }).map_err(|why| chain(&why))?;
+    let mut planned = lanes::planned(device, &model).map_err(|why| chain(&why))?;
+    // What the worker asks for with one slot: a row a lane, one a seat, and the initial row.
+    let rows = lanes.checked_mul(2).and_then(|rows| rows.checked_add(1)).ok_or("too many lanes")?;
+    planned.prepare(Capacity { rows, max_seats: lanes }).map_err(|why| chain(&why))?;
+    let used = planned.memory();
+    let mut memory = Map::new();
+    memory.insert("lanes".to_owned(), lanes.into());
+    for (name, purpose) in [
+        ("weights", Purpose::Weights),
+        ("state", Purpose::State),
+        ("scratch", Purpose::Scratch),
+        ("staging", Purpose::Staging),
+    ] {
+        memory.insert(name.to_owned(), used.of(purpose).into());
+    }
+    Ok(memory)
+}
+
+const fn role(role: Role) -> &'static str {
+    match role {
+        Role::Stream => "stream",
+        Role::State => "state",
+        Role::Shared => "shared",
+        Role::Fixed => "fixed",
+    }
+}
+
+fn dims(dims: &[Dim]) -> Vec<Value> {
+    dims.iter()
+        .map(|dim| match dim {
+            Dim::Known(extent) => json!(extent),
+            Dim::Named(name) => json!(name),
+            Dim::Unknown => Value::Null,
+        })
+        .collect()
+}
+
+fn object(args: &InspectArgs, seen: &Inspection, memory: Result<Map<String, Value>, String>) -> Value {
+    let port = |p: &PortInspection| {
+        let dtype = p.dtype.map(DType::name);
+        json!({"name": p.name, "dtype": dtype, "shape": dims(&p.shape), "role": role(p.role), "lane_axis": p.lane_axis})
+    };
+    let inputs: Vec<Value> = seen.inputs.iter().map(port).collect();
+    let outputs: Vec<Value> = seen.outputs.iter().map(port).collect();
+    let states: Vec<Value> = seen
+        .states
+        .iter()
+        .map(|s| {
+            json!({
+                "input": s.input, "output": s.output, "dtype": s.dtype.name(), "lane_shape": dims(&s.lane_shape),
+                "lane_axis": s.lane_axis, "bytes_per_lane": s.bytes_per_lane,
+            })
+        })
+        .collect();
+    let per_lane: Vec<Value> =
+        seen.per_lane.iter().map(|p| json!({"node": p.node, "op": p.op, "why": p.why})).collect();
+    let unsupported: Vec<Value> =
+        seen.unsupported.iter().map(|u| json!({"node": u.node, "op": u.op, "why": u.why})).collect();
+    let ops: Map<String, Value> = seen.ops.iter().map(|(op, count)| (op.clone(), json!(count))).collect();
+    json!({
+        "model": args.model.path.display().to_string(), "opset": seen.opset, "inputs": inputs, "outputs": outputs,
+        "states": states, "lane_independent": seen.lane_independent, "why": seen.why, "per_lane": per_lane, "ops": ops,
+        "unsupported": unsupported, "parameters": seen.parameters, "weight_bytes": seen.weight_bytes,
+        "memory": memory.map_or(Value::Null, Value::Object),
+    })
+}
+
+fn print(args: &InspectArgs, seen: &Inspection, memory: &Result<Map<String, Value>, String>) {
+    let shape = |shape: &[Dim]| shape.iter().map(Dim::to_string).collect::<Vec<_>>().join(", ");
+    println!(
+        "{}  opset {}, {} parameters, {} weight bytes",
+        args.model.path.display(),
+        seen.opset,
+        seen.parameters,
+        seen.weight_bytes
+    );
+    for (kind, ports) in [("input ", &seen.inputs), ("output", &seen.outputs)] {
+        for p in ports {
+            let dtype = p.dtype.map_or("?", DType::name);
+            let axis = p.lane_axis.map_or(String::new(), |axis| format!("  lanes on axis {axis}"));
+            println!("{kind}  {:24} {dtype:8} [{}]  {}{axis}", p.name, shape(&p.shape), role(p.role));
+        }
+    }
+    for s in &seen.states {
+        let bytes = s.bytes_per_lane.map_or("?".to_owned(), |bytes| bytes.to_string());
+        println!("state   {} <- {}  {} [{}]  {bytes} bytes a lane", s.input, s.output, s.dtype, shape(&s.lane_shape));
+    }
+    for (name, extent) in &seen.assumed {
+        println!("assumed {name} = {extent}; feed the input to bind it");
+    }
+    match (&seen.lane_independent, &seen.why) {
+        (true, _) => println!("lanes   independent"),
+        (false, Some(why)) => println!("lanes   NOT independent: {why}"),
+        (false, None) => println!("lanes   not proved independent"),
+    }
+    for p in &seen.per_lane {
+        println!("        per lane: node {} ({}): {}", p.node, p.op, p.why);
+    }
+    for u in &seen.unsupported {
+        println!("not supported: node {} ({}): {}", u.node, u.op, u.why);
+    }
+    let ops: Vec<String> = seen.ops.iter().map(|(op, count)| format!("{op} {count}")).collect();
+    println!("ops     {}", ops.join(", "));
+    match memory {
+        Ok(memory) => println!("memory  {}", serde_json::Value::Object(memory.clone())),
+        Err(why) => println!("memory  not known: {why}"),
+    }
+}

@@ -1,0 +1,202 @@
+//! From the command line to a model that is served, and the sources that feed it.
+
+use crate::args::{ModelArgs, Precision, ServeArgs};
+use crate::error::{CliError, CliResult};
+use crate::npy;
+use crate::serve::chain;
+use crate::source::{Declared, Source};
+use crate::spec::{Made, Spec, named};
+use lanes::device::Device;
+use lanes::lanes::{LanedModel, LanesBuilder, Runnable};
+use lanes::onnx::{Dim, Given, ImportOptions, Inspection, Model, Role, StatePair, Tensor};
+use lanes::{BackendError, OpenOptions, Scope};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A model and what feeds it.
+pub struct Loaded {
+    /// As imported.
+    pub model: Model,
+    /// One per input of the signature, in its order.
+    pub sources: Vec<Source>,
+}
+
+/// The options of import that do not depend on what the inputs are fed.
+pub fn import_options(args: &ModelArgs) -> CliResult<ImportOptions> {
+    if let Some(axis) = &args.pulse {
+        let text = format!("--pulse {axis}: cutting a model of whole sequences into steps is not written yet");
+        return Err(CliError::usage(text));
+    }
+    if args.precision != Precision::F32 {
+        let text =
+            format!("--precision {:?}: the cpu backend computes contractions in f32 only so far", args.precision);
+        return Err(CliError::usage(text.to_lowercase()));
+    }
+    let mut options = ImportOptions { shared: args.shared.clone(), ..ImportOptions::default() };
+    for fix in &args.fix {
+        let (name, value) = split(fix, "--fix", "NAME=VALUE")?;
+        options.fix.insert(name.to_owned(), given(value, "--fix")?);
+    }
+    for init in &args.init {
+        let (name, value) = split(init, "--init", "IN=SPEC")?;
+        options.init.insert(name.to_owned(), given(value, "--init")?);
+    }
+    for state in &args.state {
+        let (input, rest) = split(state, "--state", "IN=OUT[@AXIS]")?;
+        let (output, axis) = match rest.rsplit_once('@') {
+            Some((output, axis)) => match axis.parse() {
+                Ok(axis) => (output, Some(axis)),
+                Err(_) => {
+                    return Err(CliError::usage(format!("--state {state}: `{axis}` is no axis; a number from 0 is")));
+                }
+            },
+            None => (rest, None),
+        };
+        options.states.push(StatePair { input: input.to_owned(), output: output.to_owned(), axis });
+    }
+    Ok(options)
+}
+
+fn split<'a>(text: &'a str, option: &str, form: &str) -> CliResult<(&'a str, &'a str)> {
+    text.split_once('=').ok_or_else(|| CliError::usage(format!("{option} {text}: found no `=`; {form} is accepted")))
+}
+
+/// A constant: a number, `zeros`, or an array.
+fn given(text: &str, option: &str) -> CliResult<Given> {
+    match text {
+        "true" => return Ok(Given::Number(1.0)),
+        "false" => return Ok(Given::Number(0.0)),
+        _ => {}
+    }
+    match Spec::parse(text)? {
+        Spec::Made { values: Made::Number(number), frame: None } => Ok(Given::Number(number)),
+        Spec::Npy(path) => {
+            let array = npy::read(&path)?;
+            let shape = array.shape.clone();
+            Tensor::new(array.dtype, array.shape, array.bytes.into()).map(Given::Tensor).ok_or_else(|| {
+                CliError::file(&path, format!("holds values that are no {} of shape {shape:?}", array.dtype))
+            })
+        }
+        _ => Err(CliError::usage(format!("{option} {text}: a number, zeros or FILE.npy is accepted"))),
+    }
+}
+
+/// An import error, with the file's name.
+pub fn model_error(path: &Path, why: &lanes::onnx::ModelError) -> CliError {
+    let text = chain(why);
+    if text.contains(&*path.to_string_lossy()) { CliError::usage(text) } else { CliError::file(path, text) }
+}
+
+/// Loads the model, its inputs bound to what feeds them.
+pub fn load(args: &ModelArgs) -> CliResult<Loaded> {
+    let (options, mut sources) = bound_options(args)?;
+    let model = lanes::onnx::load(&args.path, &options).map_err(|why| model_error(&args.path, &why))?;
+    let mut ordered = Vec::with_capacity(sources.len());
+    for port in &model.signature.inputs {
+        let Some(mut source) = sources.remove(&port.name) else {
+            return Err(CliError::file(&args.path, format!("input `{}` is fed by nothing", port.name)));
+        };
+        if source.dtype != port.dtype || source.bytes() != port.bytes() {
+            let text = format!(
+                "input `{}` takes {} {:?} a turn, and is fed {:?}",
+                port.name, port.dtype, port.shape, source.shape
+            );
+            return Err(CliError::file(&args.path, text));
+        }
+        source.shape.clone_from(&port.shape);
+        if port.scope == Scope::Turn {
+            source.share();
+        }
+        ordered.push(source);
+    }
+    Ok(Loaded { model, sources: ordered })
+}
+
+/// The options of import with every input that a call brings bound to the shape that feeds it, and what feeds it.
+pub fn bound_options(args: &ModelArgs) -> CliResult<(ImportOptions, BTreeMap<String, Source>)> {
+    let mut options = import_options(args)?;
+    let seen: Inspection = lanes::onnx::inspect(&args.path, &options).map_err(|why| model_error(&args.path, &why))?;
+    let fed: Vec<_> = seen.inputs.iter().filter(|input| matches!(input.role, Role::Stream | Role::Shared)).collect();
+    let names: Vec<&str> = fed.iter().map(|input| input.name.as_str()).collect();
+    let mut specs: BTreeMap<&str, Spec> = BTreeMap::new();
+    for argument in &args.input {
+        let (name, spec) = named(argument, &names, "--input")?;
+        if specs.insert(name, Spec::parse(spec)?).is_some() {
+            return Err(CliError::usage(format!("--input {argument}: input `{name}` is fed twice")));
+        }
+    }
+    let mut sources: BTreeMap<String, Source> = BTreeMap::new();
+    for input in fed {
+        let Some(dtype) = input.dtype else {
+            return Err(CliError::file(&args.path, format!("input `{}` has no element type", input.name)));
+        };
+        let Some(spec) = specs.get(input.name.as_str()) else {
+            let text = format!(
+                "input `{}` ({dtype} {}) is fed by nothing; give --input {}=SPEC, or --fix it to a constant",
+                input.name,
+                shown(&input.shape),
+                input.name
+            );
+            return Err(CliError::file(&args.path, text));
+        };
+        let lane = if input.role == Role::Shared { None } else { Some(input.lane_axis.unwrap_or(0)) };
+        let shape: Vec<Option<usize>> = input
+            .shape
+            .iter()
+            .enumerate()
+            .filter(|&(axis, _)| Some(axis) != lane)
+            .map(|(_, dim)| if let Dim::Known(extent) = dim { Some(*extent) } else { None })
+            .collect();
+        let declared = Declared { name: &input.name, dtype, shape: &shape };
+        let source = Source::open(&declared, spec, args.seed)?;
+        options.shapes.insert(input.name.clone(), source.shape.clone());
+        sources.insert(input.name.clone(), source);
+    }
+    Ok((options, sources))
+}
+
+fn shown(dims: &[Dim]) -> String {
+    format!("[{}]", dims.iter().map(Dim::to_string).collect::<Vec<_>>().join(", "))
+}
+
+/// Opens the device that `--backend` names.
+pub fn device(serve: &ServeArgs) -> CliResult<Arc<dyn Device>> {
+    let options = OpenOptions { threads: serve.threads.map(|threads| threads as usize), budget: None };
+    lanes::open(&serve.backend, &options).map_err(|why| match why {
+        BackendError::Device(_) => CliError::failed(format!("--backend {}: {}", serve.backend, chain(&why))),
+        _ => CliError::usage(format!("--backend {}: {why}", serve.backend)),
+    })
+}
+
+/// Serves `model`, with room for `streams` streams.
+pub fn serve(model: impl LanedModel + 'static, serve: &ServeArgs, streams: u32) -> CliResult<Runnable> {
+    let lanes = serve.lanes.unwrap_or(streams);
+    LanesBuilder::new(model)
+        .lanes(lanes)
+        .max_seats(serve.max_seats.unwrap_or(lanes).min(lanes))
+        .linger(Duration::from_micros(serve.linger_us))
+        // Every stream may have one call and one spawn queued.
+        .queue(2 * lanes as usize + 1)
+        .build()
+        .map_err(|why| CliError::usage(chain(&why)))
+}
+
+/// How many calls a stream makes: what was asked, or what the inputs hold.
+pub fn turns(sources: &[Source], streams: usize, asked: Option<u32>) -> CliResult<usize> {
+    let held = sources.iter().filter_map(|source| source.turns(streams)).max();
+    let turns = match (asked, held) {
+        (Some(asked), _) => asked as usize,
+        (None, Some(held)) => held,
+        (None, None) => {
+            let text = "the inputs are generated and never end; give --turns T";
+            return Err(CliError::usage(text));
+        }
+    };
+    if turns == 0 {
+        return Err(CliError::usage("the inputs hold no turns"));
+    }
+    sources.iter().try_for_each(|source| source.holds(streams, turns))?;
+    Ok(turns)
+}

@@ -1,0 +1,163 @@
+//! `lanes run`: N concurrent streams through one resident state.
+
+use crate::args::RunArgs;
+use crate::error::{CliError, CliResult};
+use crate::load;
+use crate::npy;
+use crate::quantile::Latency;
+use crate::serve::{Drive, Served, drive};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lanes::lanes::Runnable;
+use serde::Serialize;
+use std::path::Path;
+
+/// The JSON object; keys are a contract.
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    backend: String,
+    device: String,
+    streams: u32,
+    lanes: u32,
+    max_seats: u32,
+    turns: u64,
+    seats: u64,
+    seats_per_turn: f64,
+    padded_seats: u64,
+    calls: u64,
+    calls_per_s: f64,
+    wall_s: f64,
+    latency_us: Latency,
+    state_bytes_per_lane: usize,
+    device_bytes: u64,
+    errors: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    frame_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    realtime_streams: Option<f64>,
+}
+
+/// Runs the command.
+pub fn run(args: &RunArgs) -> CliResult {
+    if let Some(folder) = &args.out {
+        // Found out before the work, not after it.
+        std::fs::create_dir_all(folder).map_err(|why| CliError::file(folder, why))?;
+    }
+    let device = load::device(&args.serve)?;
+    let loaded = load::load(&args.model)?;
+    let streams = args.streams as usize;
+    let turns = load::turns(&loaded.sources, streams, args.turns)?;
+    let planned = lanes::planned(device.clone(), &loaded.model)
+        .map_err(|why| CliError::file(&args.model.path, crate::serve::chain(&why)))?;
+    let runnable = load::serve(planned, &args.serve, args.streams)?;
+    let bar = progress_bar((streams * turns) as u64);
+    let mut served = drive(
+        &Drive {
+            runnable: &runnable,
+            sources: &loaded.sources,
+            first: 0,
+            streams,
+            turns,
+            seed: args.model.seed,
+            churn: args.churn,
+            keep: args.out.is_some(),
+            pace: None,
+        },
+        |calls| bar.set_position(calls),
+    )?;
+    bar.finish_and_clear();
+    if let Some(folder) = &args.out {
+        write(folder, &runnable, &served, streams, turns)?;
+    }
+    let stats = runnable.stats();
+    let frame_ms = loaded.sources.iter().find_map(crate::source::Source::frame_ms);
+    let calls_per_s = served.calls as f64 / served.wall.as_secs_f64().max(1e-9);
+    let report = Report {
+        model: args.model.path.display().to_string(),
+        backend: device.capabilities().backend.to_owned(),
+        device: device.capabilities().name.clone(),
+        streams: args.streams,
+        lanes: runnable.lanes(),
+        max_seats: runnable.max_seats(),
+        turns: stats.turns,
+        seats: stats.seats,
+        seats_per_turn: stats.seats_per_turn(),
+        padded_seats: stats.padded_seats,
+        calls: served.calls,
+        calls_per_s,
+        wall_s: served.wall.as_secs_f64(),
+        latency_us: Latency::of(&mut served.latencies),
+        state_bytes_per_lane: runnable.signature().state_bytes_per_lane(),
+        device_bytes: runnable.device_bytes(),
+        errors: served.errors,
+        frame_ms,
+        realtime_streams: frame_ms.map(|ms| calls_per_s * ms / 1000.0),
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&report).map_err(|why| CliError::failed(why.to_string()))?);
+    } else {
+        print(&report);
+    }
+    match served.first_error {
+        Some(first) => {
+            Err(CliError::failed(format!("{} of {} calls failed; the first: {first}", served.errors, served.calls)))
+        }
+        None => Ok(()),
+    }
+}
+
+fn print(report: &Report) {
+    let latency = &report.latency_us;
+    println!("model      {} on {} ({})", report.model, report.backend, report.device);
+    println!("streams    {} over {} lanes, at most {} seats a turn", report.streams, report.lanes, report.max_seats);
+    println!("calls      {} in {:.3} s: {:.0} a second", report.calls, report.wall_s, report.calls_per_s);
+    println!("occupancy  {:.1} seats a turn over {} turns", report.seats_per_turn, report.turns);
+    println!(
+        "latency    p50 {} µs, p90 {} µs, p99 {} µs, max {} µs",
+        latency.p50, latency.p90, latency.p99, latency.max
+    );
+    println!(
+        "memory     {} state bytes a lane, {} bytes on the device",
+        report.state_bytes_per_lane, report.device_bytes
+    );
+    if let (Some(frame), Some(streams)) = (report.frame_ms, report.realtime_streams) {
+        println!("real time  {streams:.0} streams at {frame} ms a frame");
+    }
+}
+
+fn write(folder: &Path, runnable: &Runnable, served: &Served, streams: usize, turns: usize) -> CliResult {
+    for (port, bytes) in runnable.signature().outputs.iter().zip(&served.outputs) {
+        let shape: Vec<usize> = [streams, turns].into_iter().chain(port.shape.iter().copied()).collect();
+        npy::write(&folder.join(file_name(&port.name)), port.dtype, &shape, bytes)?;
+    }
+    Ok(())
+}
+
+/// An output's file: its name, with what a path would read as a folder replaced.
+fn file_name(output: &str) -> String {
+    let safe: String = output.chars().map(|c| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
+    let safe = if safe.starts_with('.') { format!("_{safe}") } else { safe };
+    format!("{safe}.npy")
+}
+
+/// A bar on a terminal, nothing elsewhere.
+pub fn progress_bar(calls: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(calls), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} calls, {per_sec}, {eta} left") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::file_name;
+
+    #[test]
+    fn no_output_name_leaves_the_folder() {
+        assert_eq!(file_name("output"), "output.npy");
+        assert_eq!(file_name("a/b:0"), "a_b_0.npy");
+        assert_eq!(file_name("../x"), "_.._x.npy");
+        assert_eq!(file_name(""), ".npy");
+    }
+}

@@ -1,0 +1,323 @@
+//! N streams over one runnable, driven by one thread: submit what is ready, reap what is done.
+//!
+//! ```text
+//! waiting for a lane --> ready --submit--> in flight --reap--> ready … --last turn--> done
+//!                          └─ churn: sits out, or leaves and waits again ─┘
+//! ```
+
+use crate::churn::{Churn, Move};
+use crate::error::{CliError, CliResult};
+use crate::quantile::micros;
+use crate::source::Source;
+use lanes::lanes::{Reaped, Reaper, Runnable, Stream, StreamError, Value};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// What to drive.
+pub struct Drive<'a> {
+    /// Serves the calls.
+    pub runnable: &'a Runnable,
+    /// One per input of the model, in its order.
+    pub sources: &'a [Source],
+    /// The first stream's number: what its inputs and its churn derive from.
+    pub first: usize,
+    /// Concurrent streams.
+    pub streams: usize,
+    /// Calls per stream.
+    pub turns: usize,
+    /// For churn.
+    pub seed: u64,
+    /// Probability of a churn move before a call.
+    pub churn: f64,
+    /// Whether to keep every output.
+    pub keep: bool,
+    /// Time between a stream's calls; as fast as answers come if `None`.
+    pub pace: Option<Duration>,
+}
+
+/// What came of it.
+#[derive(Default)]
+pub struct Served {
+    /// Per output of the model: `[stream, turn, …]` bytes, when kept.
+    pub outputs: Vec<Vec<u8>>,
+    /// Microseconds of each answered call.
+    pub latencies: Vec<f64>,
+    /// Calls made, replays included.
+    pub calls: u64,
+    /// Calls that failed.
+    pub errors: u64,
+    /// The first failure, in words.
+    pub first_error: Option<String>,
+    /// From the first call to the last answer.
+    pub wall: Duration,
+}
+
+/// One stream's place in its sequence.
+struct Client {
+    stream: Option<Stream>,
+    churn: Churn,
+    /// The next turn to call.
+    turn: usize,
+    /// Turns whose outputs are kept: a replay below it must give the same bits.
+    recorded: usize,
+    called: bool,
+    sits_out: u32,
+    submitted: Instant,
+    due: Instant,
+}
+
+struct Driver<'a> {
+    drive: &'a Drive<'a>,
+    reaper: Reaper,
+    clients: Vec<Client>,
+    /// Streams that may call now.
+    ready: VecDeque<usize>,
+    /// Streams without a lane, first come first served.
+    waiting: VecDeque<usize>,
+    held: u32,
+    done: usize,
+    inputs: Vec<Vec<u8>>,
+    outputs: Vec<usize>,
+    served: Served,
+}
+
+/// Unparks the driving thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs every stream to its last turn. `progress` hears of each answered call.
+pub fn drive(drive: &Drive<'_>, mut progress: impl FnMut(u64)) -> CliResult<Served> {
+    let signature = drive.runnable.signature();
+    let outputs: Vec<usize> = signature.outputs.iter().map(lanes::Port::bytes).collect();
+    let mut served = Served::default();
+    if drive.keep || drive.churn > 0.0 {
+        for (port, bytes) in signature.outputs.iter().zip(&outputs) {
+            let size = bytes.checked_mul(drive.streams).and_then(|size| size.checked_mul(drive.turns));
+            let mut kept = Vec::new();
+            let room = size.is_some_and(|size| kept.try_reserve_exact(size).is_ok());
+            if !room {
+                let text = format!(
+                    "keeping output `{}` of {} streams and {} turns needs more memory than there is; ask for fewer turns",
+                    port.name, drive.streams, drive.turns
+                );
+                return Err(CliError::usage(text));
+            }
+            kept.resize(size.unwrap_or_default(), 0u8);
+            served.outputs.push(kept);
+        }
+    }
+    let now = Instant::now();
+    let clients = (0..drive.streams)
+        .map(|stream| {
+            // Paced streams are spread evenly over one period, as unrelated clients are.
+            let phase = drive.pace.map_or(Duration::ZERO, |pace| pace.mul_f64(stream as f64 / drive.streams as f64));
+            Client {
+                stream: None,
+                churn: Churn::new(drive.seed, drive.first + stream, drive.churn),
+                turn: 0,
+                recorded: 0,
+                called: false,
+                sits_out: 0,
+                submitted: now,
+                due: now + phase,
+            }
+        })
+        .collect();
+    let mut driver = Driver {
+        drive,
+        reaper: drive.runnable.reaper(),
+        clients,
+        ready: VecDeque::new(),
+        waiting: (0..drive.streams).collect(),
+        held: 0,
+        done: 0,
+        inputs: drive.sources.iter().map(|source| vec![0; source.bytes()]).collect(),
+        outputs,
+        served,
+    };
+    driver.run(&mut progress)?;
+    Ok(driver.served)
+}
+
+impl Driver<'_> {
+    fn run(&mut self, progress: &mut impl FnMut(u64)) -> CliResult {
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut cx = Context::from_waker(&waker);
+        let mut start = None;
+        while self.done < self.drive.streams {
+            self.seat()?;
+            start.get_or_insert_with(Instant::now);
+            let next_due = self.submit_ready()?;
+            let before = self.served.calls;
+            while let Some(reaped) = self.reaper.try_next() {
+                self.reaped(reaped)?;
+            }
+            if self.served.calls > before {
+                progress(self.served.calls);
+                continue;
+            }
+            if self.reaper.in_flight() > 0 {
+                if let Poll::Ready(Some(reaped)) = self.reaper.poll_next(&mut cx) {
+                    self.reaped(reaped)?;
+                    continue;
+                }
+                match next_due {
+                    Some(due) => std::thread::park_timeout(due.saturating_duration_since(Instant::now())),
+                    None => std::thread::park(),
+                }
+            } else if let Some(due) = next_due {
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
+        }
+        self.served.wall = start.map_or(Duration::ZERO, |start| start.elapsed());
+        Ok(())
+    }
+
+    /// Gives free lanes to streams that wait for one.
+    fn seat(&mut self) -> CliResult {
+        while self.held < self.drive.runnable.lanes() {
+            let Some(client) = self.waiting.pop_front() else { return Ok(()) };
+            let stream = self
+                .drive
+                .runnable
+                .spawn_blocking()
+                .map_err(|why| CliError::failed(format!("spawning stream {client}: {}", chain(&why))))?;
+            self.clients[client].stream = Some(stream);
+            self.held += 1;
+            self.ready.push_back(client);
+        }
+        Ok(())
+    }
+
+    /// Submits every ready stream whose time has come; when the next one is due.
+    fn submit_ready(&mut self) -> CliResult<Option<Instant>> {
+        let mut next_due: Option<Instant> = None;
+        let now = Instant::now();
+        for _ in 0..self.ready.len() {
+            let Some(at) = self.ready.pop_front() else { break };
+            let client = &mut self.clients[at];
+            if self.drive.pace.is_some() && client.due > now {
+                next_due = Some(next_due.map_or(client.due, |due| due.min(client.due)));
+                self.ready.push_back(at);
+                continue;
+            }
+            if client.sits_out > 0 {
+                client.sits_out -= 1;
+                self.ready.push_back(at);
+                // Someone must come back for it even when nothing is in flight.
+                next_due = Some(now);
+                continue;
+            }
+            if client.called && client.turn > 0 && self.drive.churn > 0.0 {
+                client.called = false;
+                match client.churn.next_move() {
+                    Move::Call => {}
+                    Move::SitOut(turns) => {
+                        client.sits_out = turns;
+                        self.ready.push_back(at);
+                        next_due = Some(now);
+                        continue;
+                    }
+                    Move::Rejoin => {
+                        client.stream = None;
+                        client.turn = 0;
+                        self.held -= 1;
+                        self.waiting.push_back(at);
+                        next_due = Some(now);
+                        continue;
+                    }
+                }
+            }
+            self.submit(at)?;
+        }
+        self.reaper.flush();
+        Ok(next_due)
+    }
+
+    fn submit(&mut self, at: usize) -> CliResult {
+        let client = &mut self.clients[at];
+        let Some(stream) = &client.stream else { return Ok(()) };
+        for (source, bytes) in self.drive.sources.iter().zip(&mut self.inputs) {
+            source.fill(self.drive.first + at, client.turn, bytes);
+        }
+        let mut values = Vec::with_capacity(self.inputs.len());
+        for (source, bytes) in self.drive.sources.iter().zip(&self.inputs) {
+            values.push(Value { dtype: source.dtype, shape: &source.shape, bytes });
+        }
+        // A paced call is late from the moment it was due, whatever held it up.
+        client.submitted = if self.drive.pace.is_some() { client.due } else { Instant::now() };
+        match self.reaper.submit(stream, at as u64, &values) {
+            Ok(()) => Ok(()),
+            Err(StreamError::Busy { .. }) => {
+                // Answers in flight make room.
+                self.ready.push_front(at);
+                Ok(())
+            }
+            Err(why) => Err(CliError::failed(format!("stream {at}, turn {}: {}", client.turn, chain(&why)))),
+        }
+    }
+
+    fn reaped(&mut self, reaped: Reaped) -> CliResult {
+        let at = reaped.tag as usize;
+        let client = &mut self.clients[at];
+        self.served.calls += 1;
+        self.served.latencies.push(micros(client.submitted.elapsed()));
+        let (stream, turn) = (at, client.turn);
+        match reaped.result {
+            Ok(outputs) => {
+                for (port, kept) in self.served.outputs.iter_mut().enumerate() {
+                    let size = self.outputs[port];
+                    let place = &mut kept[(stream * self.drive.turns + turn) * size..][..size];
+                    let found = outputs.bytes(port).unwrap_or_default();
+                    if turn < client.recorded && *place != *found {
+                        let name = &outputs.ports()[port].name;
+                        let text =
+                            format!("stream {stream}, turn {turn}: output `{name}` has other bits when it is replayed");
+                        return Err(CliError::failed(text));
+                    }
+                    place.copy_from_slice(found);
+                }
+            }
+            Err(why @ StreamError::Closed(_)) => {
+                return Err(CliError::failed(format!("stream {stream}, turn {turn}: {}", chain(&why))));
+            }
+            Err(why) => {
+                self.served.errors += 1;
+                self.served.first_error.get_or_insert_with(|| format!("stream {stream}, turn {turn}: {}", chain(&why)));
+            }
+        }
+        client.turn += 1;
+        client.recorded = client.recorded.max(client.turn);
+        client.called = true;
+        if let Some(pace) = self.drive.pace {
+            client.due += pace;
+        }
+        if client.turn < self.drive.turns {
+            self.ready.push_back(at);
+        } else {
+            client.stream = None;
+            self.held -= 1;
+            self.done += 1;
+        }
+        Ok(())
+    }
+}
+
+/// An error with its causes, as one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(why) = cause {
+        text = format!("{text}: {why}");
+        cause = why.source();
+    }
+    text
+}

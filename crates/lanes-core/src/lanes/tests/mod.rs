@@ -1,0 +1,7 @@
+//! The lanes against plain models of them, with a model that shows every wrong row, order and seat.
+
+mod churn;
+mod double;
+mod forming;
+mod reaping;
+mod streams;

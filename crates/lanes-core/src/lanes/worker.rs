@@ -1,0 +1,286 @@
+//! The worker thread, who else may hold the baton, and how both end.
+//!
+//! ```text
+//! submit --push--> queue --wake--> worker --lock engine--> turns --unlock--> wakers
+//! a blocked caller alone ---------------lock engine--> one turn (no queue, no other thread)
+//! ```
+//!
+//! - The engine's lock is the baton. Locks are taken in the order engine, queue; whoever holds the queue may only try
+//!   the engine.
+//! - Wakers run with no lock held; one that panics hurts nobody.
+//! - The worker is joined when the last `Runnable` is dropped, so the model is gone when that returns.
+//! - Not here: what a turn is (`turn`).
+
+use super::error::{Closed, StreamError};
+use super::job::{JobBox, ModelInfo};
+use super::knobs::Knobs;
+use super::queue::{Queue, Request, Sleeper};
+use super::stats::Counters;
+use super::sync::{DRIVER, lock};
+use super::table::{LaneId, Lease};
+use super::turn::{Engine, Outbox, Step};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::task::Waker;
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Instant;
+
+/// What handles, reapers and the worker share.
+pub(super) struct Shared {
+    pub info: Arc<ModelInfo>,
+    pub knobs: Knobs,
+    pub queue: Mutex<Queue>,
+    pub engine: Mutex<Engine>,
+    pub releases: Releases,
+    pub counters: Counters,
+    /// The queue's depth, for those who do not hold its lock.
+    pub depth: Arc<AtomicUsize>,
+    worker: OnceLock<Thread>,
+}
+
+impl Shared {
+    pub fn new(engine: Engine, info: Arc<ModelInfo>, knobs: Knobs) -> Self {
+        let depth = Arc::<AtomicUsize>::default();
+        Self {
+            queue: Mutex::new(Queue::new(knobs.queue, knobs.lanes, Arc::clone(&depth))),
+            engine: Mutex::new(engine),
+            releases: Releases::new(knobs.lanes),
+            counters: Counters::new(&info.signature.name),
+            worker: OnceLock::new(),
+            depth,
+            info,
+            knobs,
+        }
+    }
+
+    /// The seats that fill a turn: no more fit, or no other stream could send one.
+    pub fn full_turn(&self) -> usize {
+        (self.knobs.max_seats as usize).min(self.releases.live())
+    }
+
+    /// Queues a request, or lets it wait for room; `Err` gives it back with the cause when closed.
+    pub fn submit(&self, request: Request) -> Result<(), (Request, Arc<Closed>)> {
+        let mut queue = lock(&self.queue);
+        if let Some(cause) = queue.closed() {
+            let cause = Arc::clone(cause);
+            return Err((request, cause));
+        }
+        queue.admit(request);
+        let wakes = queue.wakes(self.full_turn());
+        drop(queue);
+        if wakes {
+            self.wake_worker();
+        }
+        Ok(())
+    }
+
+    /// Queues a call if there is room.
+    pub fn try_submit(&self, job: JobBox) -> Result<(), (JobBox, StreamError)> {
+        let mut queue = lock(&self.queue);
+        if let Some(cause) = queue.closed() {
+            let error = StreamError::Closed(Arc::clone(cause));
+            return Err((job, error));
+        }
+        if queue.is_full() {
+            return Err((job, StreamError::Busy { depth: queue.depth() }));
+        }
+        queue.admit(Request::Call(job));
+        let wakes = queue.wakes(self.full_turn());
+        drop(queue);
+        if wakes {
+            self.wake_worker();
+        }
+        Ok(())
+    }
+
+    /// Queues all of `jobs`, which leaves it empty, under one lock; those without room wait for it. Returns the cause
+    /// and leaves `jobs` as it is when closed.
+    pub fn submit_all(&self, jobs: &mut Vec<JobBox>) -> Result<(), Arc<Closed>> {
+        let mut queue = lock(&self.queue);
+        if let Some(cause) = queue.closed() {
+            return Err(Arc::clone(cause));
+        }
+        for job in jobs.drain(..) {
+            queue.admit(Request::Call(job));
+        }
+        let wakes = queue.wakes(self.full_turn());
+        drop(queue);
+        if wakes {
+            self.wake_worker();
+        }
+        Ok(())
+    }
+
+    /// Runs one turn of `job` on this thread if its caller is alone: nothing queued, nothing in flight, and no other
+    /// lease live. Otherwise gives it back as it is.
+    pub fn run_alone(self: &Arc<Self>, job: JobBox) -> Result<JobBox, JobBox> {
+        let queue = lock(&self.queue);
+        let is_alone = queue.depth() == 0 && queue.waiting() == 0 && queue.closed().is_none();
+        if !is_alone || self.releases.live() != 1 {
+            return Err(job);
+        }
+        let mut engine = match self.engine.try_lock() {
+            Ok(engine) => engine,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(job),
+        };
+        drop(queue);
+        let job = engine.run_alone(self, job);
+        let mut wakers = Vec::new();
+        engine.take_wakers(&mut wakers);
+        drop(engine);
+        wake_all(&mut wakers);
+        Ok(job)
+    }
+
+    pub fn wake_worker(&self) {
+        if let Some(worker) = self.worker.get() {
+            worker.unpark();
+        }
+    }
+
+    /// Takes a reading of the counters.
+    pub fn stats(&self) -> super::stats::Stats {
+        let mut stats = self.counters.read();
+        let queue = lock(&self.queue);
+        stats.queue_depth = queue.depth();
+        stats.queue_waiting = queue.waiting();
+        stats.lanes = self.knobs.lanes;
+        stats.lanes_taken = self.releases.live() as u32;
+        stats
+    }
+}
+
+/// Flags of lanes whose last handle is gone. Setting one cannot fail and waits for nothing.
+pub(super) struct Releases {
+    /// The highest generation of each lane that was released.
+    flags: Box<[AtomicU64]>,
+    any: AtomicBool,
+    live: AtomicUsize,
+}
+
+impl Releases {
+    fn new(lanes: u32) -> Self {
+        let flags = (0..lanes).map(|_| AtomicU64::new(0)).collect();
+        Self { flags, any: AtomicBool::new(false), live: AtomicUsize::new(0) }
+    }
+
+    /// A lease was given out.
+    pub fn leased(&self) {
+        self.live.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The last handle of `lease` is gone.
+    pub fn release(&self, lease: Lease) {
+        // The highest wins: a late release of an earlier holder must not hide the present one's.
+        self.flags[lease.lane.index()].fetch_max(lease.generation, Ordering::AcqRel);
+        self.any.store(true, Ordering::Release);
+        self.live.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Leases that have a handle.
+    pub fn live(&self) -> usize {
+        self.live.load(Ordering::Acquire)
+    }
+
+    /// Tells of every release there ever was, at least once.
+    pub fn collect(&self, mut released: impl FnMut(Lease)) {
+        if !self.any.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        for (index, flag) in self.flags.iter().enumerate() {
+            let generation = flag.load(Ordering::Acquire);
+            if generation > 0 {
+                released(Lease { lane: LaneId(index as u32), generation });
+            }
+        }
+    }
+}
+
+/// Owns the worker: the last one dropped ends it.
+pub(super) struct Owner {
+    pub shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Owner {
+    pub fn start(shared: Arc<Shared>) -> Result<Self, std::io::Error> {
+        let name = format!("lanes {}", shared.info.signature.name.replace('\0', ""));
+        let worker = Arc::clone(&shared);
+        let thread = thread::Builder::new().name(name).spawn(move || work(&worker))?;
+        // The worker may have gone to sleep before this: it is woken by its own handle from here on.
+        let _ = shared.worker.set(thread.thread().clone());
+        thread.thread().unpark();
+        Ok(Self { shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let cause = Arc::new(Closed::Dropped);
+        let queued = lock(&self.shared.queue).close(Arc::clone(&cause));
+        self.shared.wake_worker();
+        let mut outbox = Outbox::default();
+        outbox.refuse(queued, &cause);
+        wake_all(&mut outbox.wakers);
+        if let Some(thread) = self.thread.take()
+            // A waker that owns the last handle is dropped on the worker itself, which ends when it gets back.
+            && thread.thread().id() != thread::current().id()
+        {
+            // Panics are caught inside; one that slipped through has ended the thread as well.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(shared: &Arc<Shared>) {
+    let mut wakers = Vec::new();
+    loop {
+        let mut engine = lock(&shared.engine);
+        let step = engine.step(shared, Instant::now());
+        engine.take_wakers(&mut wakers);
+        drop(engine);
+        wake_all(&mut wakers);
+        match step {
+            Step::Ran => {}
+            Step::Idle => sleep_idle(shared),
+            Step::Lingering(until) => sleep_until(shared, until),
+            Step::Stopped => return,
+        }
+    }
+}
+
+fn sleep_idle(shared: &Shared) {
+    if DRIVER.look(|| shared.depth.load(Ordering::Acquire) > 0) {
+        return;
+    }
+    let mut queue = lock(&shared.queue);
+    if queue.depth() > 0 || queue.closed().is_some() {
+        return;
+    }
+    queue.sleeper = Sleeper::Idle;
+    drop(queue);
+    thread::park();
+    lock(&shared.queue).sleeper = Sleeper::Awake;
+}
+
+fn sleep_until(shared: &Shared, until: Instant) {
+    let mut queue = lock(&shared.queue);
+    queue.sleeper = Sleeper::Lingering;
+    if queue.closed().is_some() || queue.wakes(shared.full_turn()) {
+        queue.sleeper = Sleeper::Awake;
+        return;
+    }
+    drop(queue);
+    thread::park_timeout(until.saturating_duration_since(Instant::now()));
+    lock(&shared.queue).sleeper = Sleeper::Awake;
+}
+
+/// Wakes and empties `wakers`.
+pub(super) fn wake_all(wakers: &mut Vec<Waker>) {
+    for waker in wakers.drain(..) {
+        // It is the host's code.
+        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    }
+}

@@ -1,0 +1,133 @@
+//! A call allocates nothing once its stream has made some: on no thread, in no form that has room for its answer.
+
+use lanes_core::device::DeviceError;
+use lanes_core::lanes::{Capacity, LanedModel, LanesBuilder, Refusal, SeatRows, Stream, Value};
+use lanes_core::{DType, Port, Scope, Signature};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is the system allocator's own; counting touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: `at` came from `alloc` above, so from `System`.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const WIDTH: usize = 16;
+
+/// Adds its input to a state, and gives the sum.
+struct Adder {
+    signature: Signature,
+    rows: Vec<f32>,
+    x: Vec<f32>,
+    y: Vec<f32>,
+}
+
+impl Adder {
+    fn new() -> Self {
+        let port = |name: &str| Port { name: name.into(), dtype: DType::F32, shape: vec![WIDTH], scope: Scope::Seat };
+        let (inputs, outputs) = (vec![port("x")], vec![port("y")]);
+        let signature = Signature { name: "adder".into(), inputs, outputs, states: Vec::new() };
+        Self { signature, rows: Vec::new(), x: Vec::new(), y: Vec::new() }
+    }
+}
+
+impl LanedModel for Adder {
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn prepare(&mut self, capacity: Capacity) -> Result<(), DeviceError> {
+        let elements = capacity.max_seats as usize * WIDTH;
+        self.rows = vec![0.0; capacity.rows as usize];
+        (self.x, self.y) = (vec![0.0; elements], vec![0.0; elements]);
+        Ok(())
+    }
+
+    fn input_mut(&mut self, _port: usize) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.x)
+    }
+
+    fn run(&mut self, seats: &[SeatRows], _refused: &mut Vec<Refusal>) -> Result<(), DeviceError> {
+        for (seat, rows) in seats.iter().enumerate() {
+            let sum = self.rows[rows.read.0 as usize] + self.x[seat * WIDTH];
+            self.rows[rows.write.0 as usize] = sum;
+            self.y[seat * WIDTH..][..WIDTH].fill(sum);
+        }
+        Ok(())
+    }
+
+    fn output(&self, _port: usize) -> &[u8] {
+        bytemuck::cast_slice(&self.y)
+    }
+
+    fn device_bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// Allocations of 100 rounds after 20 to warm up.
+fn allocations(mut round: impl FnMut()) -> u64 {
+    (0..20).for_each(|_| round());
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    (0..100).for_each(|_| round());
+    ALLOCATIONS.load(Ordering::SeqCst) - before
+}
+
+fn wait<F: Future + Unpin>(mut future: F) -> F::Output {
+    loop {
+        if let Poll::Ready(output) = pin!(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
+            return output;
+        }
+        std::thread::yield_now();
+    }
+}
+
+// One test: another would allocate meanwhile.
+#[test]
+fn calls_allocate_nothing_after_the_first() {
+    let ones = [1f32; WIDTH];
+    let inputs = [Value::new(&[WIDTH], &ones)];
+    let runnable = LanesBuilder::new(Adder::new()).lanes(4).linger(Duration::from_micros(20)).build().unwrap();
+    let mut buffer = [0u8; WIDTH * 4];
+    let stream = runnable.spawn_blocking().unwrap();
+    assert_eq!(allocations(|| stream.call_into_blocking(&inputs, &mut [&mut buffer]).unwrap()), 0, "alone");
+    assert_eq!(runnable.stats().handoffs, 0);
+    let others: Vec<Stream> = (0..3).map(|_| runnable.spawn_blocking().unwrap()).collect();
+    assert_eq!(allocations(|| stream.call_into_blocking(&inputs, &mut [&mut buffer]).unwrap()), 0, "by the worker");
+    assert_eq!(runnable.stats().handoffs, 120);
+    assert_eq!(allocations(|| wait(stream.call_into(&inputs, &mut [&mut buffer])).unwrap()), 0, "by a future");
+    assert_eq!(f32::from_le_bytes(buffer[..4].try_into().unwrap()), 360.0);
+    let outputs = allocations(|| drop(wait(stream.call(&inputs)).unwrap()));
+    assert_eq!(outputs, 0, "outputs that are dropped before the next call");
+    let mut reaper = runnable.reaper();
+    let reaped = allocations(|| {
+        for (tag, stream) in others.iter().enumerate() {
+            reaper.submit(stream, tag as u64, &inputs).unwrap();
+        }
+        while let Some(reaped) = reaper.next_blocking() {
+            assert_eq!(reaped.result.unwrap().get::<f32>(0).unwrap().len(), WIDTH);
+        }
+    });
+    assert_eq!(reaped, 0, "by a reaper");
+    // The counter does count.
+    assert_ne!(allocations(|| drop(runnable.spawn())), 0);
+}

@@ -1,0 +1,1078 @@
+//! Commands from operations: every value gets a home, and every operation writes its result there.
+//!
+//! - Homes are chosen from the end: whoever reads a value says where it wants it, and the last reader that can have its
+//!   way has it. What nobody places gets scratch of its own, in the order its readers like best.
+//! - A view has no home of its own; it is its operand's home, seen differently. Where strides cannot say that, it is
+//!   copied once.
+//! - A concatenation or a pad whose pieces all live in it already costs nothing.
+
+use super::LowerError;
+use super::expr::Expr;
+use super::fuse::fuse;
+use super::kernels::{self, Operand};
+use super::mid::{Mid, MidId, MidNode, MidOp};
+use super::rewrite::rewrite;
+use super::view::{View, loops};
+use crate::graph::ValueId;
+use crate::model::Model;
+use lanes_core::plan::{
+    Access, Argument, Command, Contraction, KernelId, Plan, Region, Scalar, Storage, StorageId, Term,
+};
+use lanes_core::{DType, Scope, Signature};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// More copies than this for one value are a kernel instead.
+const COPIES_MOST: usize = 4;
+/// More products than this for one operation mean that its operand is copied into order first.
+const PRODUCTS_MOST: usize = 64;
+/// Regions of one kernel argument, at most; beyond it they are declared as one.
+const REGIONS_MOST: usize = 64;
+
+/// A model as a plan.
+#[derive(Clone, Debug)]
+pub struct Lowered {
+    /// What runs each turn.
+    pub plan: Plan,
+    /// What it serves: the model's own, with initial values in the order in which rows are kept.
+    pub signature: Signature,
+    /// Why the plan can refuse a seat because of its data; when there are any, it has one output more than the
+    /// signature, the last: one u32 a seat, 0 when it is good, else `n` for `reasons[n - 1]`.
+    pub reasons: Vec<String>,
+}
+
+/// Lowers a model.
+///
+/// # Errors
+/// The first node that has no lowering, and why.
+pub fn lower(model: &Model) -> Result<Lowered, LowerError> {
+    let (mut mid, place) = rewrite(&model.graph)?;
+    let at = |id: &ValueId| place[id];
+    let mut signature = model.signature.clone();
+    let outputs: Vec<MidId> = model.outputs.iter().map(at).collect();
+    let state_in: Vec<MidId> = model.states.iter().map(|state| at(&state.input)).collect();
+    let state_out: Vec<MidId> = model.states.iter().map(|state| at(&state.output)).collect();
+    let kept: Vec<MidId> = outputs.iter().chain(&state_out).copied().collect();
+    fuse(&mut mid, &kept);
+    let mut emitter = Emitter::new(mid, model.signature.name.clone());
+    emitter.inputs(&model.inputs.iter().map(at).collect::<Vec<_>>(), &signature);
+    let output_storages = emitter.outputs(&outputs, &signature);
+    let state_storages = emitter.states(&state_in, &state_out, &signature)?;
+    emitter.composites();
+    let orders = emitter.gathers(&state_in, &state_storages)?;
+    for node in emitter.nodes.clone().iter() {
+        emitter.node(node)?;
+    }
+    for (id, storage) in outputs.iter().zip(&output_storages) {
+        emitter.finish_output(*id, *storage)?;
+    }
+    emitter.scatters(&state_out, &state_storages, &orders)?;
+    for (spec, order) in signature.states.iter_mut().zip(&orders) {
+        if let Some(initial) = &spec.initial {
+            spec.initial = Some(reordered(initial, order, spec.dtype.size()));
+        }
+    }
+    let reasons = emitter.refusals(signature.outputs.len());
+    Ok(Lowered { plan: emitter.plan, signature, reasons })
+}
+
+/// One row's bytes, given row-major, in the order of `row`, which is contiguous.
+fn reordered(initial: &[u8], row: &View, size: usize) -> Arc<[u8]> {
+    let mut bytes = vec![0; initial.len()];
+    let mut index = vec![0; row.shape.len()];
+    for element in initial.chunks_exact(size) {
+        let at: usize = index.iter().zip(&row.strides).map(|(&i, &s): (&usize, &isize)| i * s.unsigned_abs()).sum();
+        bytes[at * size..][..size].copy_from_slice(element);
+        for axis in (0..index.len()).rev() {
+            index[axis] += 1;
+            if index[axis] < row.shape[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
+    }
+    bytes.into()
+}
+
+/// Where a value lies.
+#[derive(Clone, Debug)]
+struct Home {
+    storage: StorageId,
+    view: View,
+}
+
+struct Emitter {
+    mid: Mid,
+    nodes: Rc<[MidNode]>,
+    producers: Vec<Option<usize>>,
+    consumers: Vec<Vec<usize>>,
+    plan: Plan,
+    homes: Vec<Option<Home>>,
+    /// Concatenations that are only ever scattered into a state, piece by piece.
+    scattered: Vec<bool>,
+    likes: HashMap<MidId, Option<usize>>,
+    kernels: HashMap<String, KernelId>,
+    status: Option<StorageId>,
+    reasons: Vec<String>,
+}
+
+impl Emitter {
+    fn new(mut mid: Mid, name: String) -> Self {
+        let producers = mid.producers();
+        let mut consumers = vec![Vec::new(); mid.values.len()];
+        for (at, node) in mid.nodes.iter().enumerate() {
+            for input in &node.inputs {
+                consumers[input.0].push(at);
+            }
+        }
+        let nodes = std::mem::take(&mut mid.nodes).into();
+        Self {
+            homes: vec![None; mid.values.len()],
+            scattered: vec![false; mid.values.len()],
+            plan: Plan { name, ..Plan::default() },
+            mid,
+            nodes,
+            producers,
+            consumers,
+            likes: HashMap::new(),
+            kernels: HashMap::new(),
+            status: None,
+            reasons: Vec::new(),
+        }
+    }
+
+    fn storage(&mut self, storage: Storage) -> StorageId {
+        self.plan.storages.push(storage);
+        StorageId(self.plan.storages.len() as u32 - 1)
+    }
+
+    fn scratch(&mut self, id: MidId, order: &[usize]) -> Home {
+        let value = &self.mid.values[id.0];
+        let (bytes, view) = (value.elements() * value.dtype.size(), View::ordered(&value.shape, order));
+        Home { storage: self.storage(Storage::Scratch { bytes }), view }
+    }
+
+    /// Elements of type `dtype` between two seats of a storage; 0 when seats share it.
+    fn seat_stride(&self, storage: StorageId, dtype: DType) -> usize {
+        match &self.plan.storages[storage.0 as usize] {
+            Storage::Constant { .. } | Storage::SharedInput { .. } => 0,
+            Storage::Input { bytes, .. }
+            | Storage::Output { bytes, .. }
+            | Storage::State { bytes, .. }
+            | Storage::Scratch { bytes } => bytes / dtype.size(),
+        }
+    }
+
+    fn inputs(&mut self, inputs: &[MidId], signature: &Signature) {
+        for (port, (id, declared)) in inputs.iter().zip(&signature.inputs).enumerate() {
+            let bytes = declared.bytes();
+            let storage = self.storage(match declared.scope {
+                Scope::Seat => Storage::Input { port, bytes },
+                Scope::Turn => Storage::SharedInput { port, bytes },
+            });
+            self.homes[id.0] = Some(Home { storage, view: View::row_major(self.mid.shape(*id)) });
+        }
+    }
+
+    /// Places outputs where they are downloaded from.
+    fn outputs(&mut self, outputs: &[MidId], signature: &Signature) -> Vec<StorageId> {
+        let mut storages = Vec::with_capacity(outputs.len());
+        for (port, (id, declared)) in outputs.iter().zip(&signature.outputs).enumerate() {
+            let storage = self.storage(Storage::Output { port, bytes: declared.bytes() });
+            let view = View::row_major(self.mid.shape(*id));
+            self.place(*id, Home { storage, view });
+            storages.push(storage);
+        }
+        storages
+    }
+
+    fn states(
+        &mut self,
+        inputs: &[MidId],
+        outputs: &[MidId],
+        signature: &Signature,
+    ) -> Result<Vec<StorageId>, LowerError> {
+        let mut storages = Vec::with_capacity(inputs.len());
+        for (state, spec) in signature.states.iter().enumerate() {
+            storages.push(self.storage(Storage::State { state, bytes: spec.bytes() }));
+            let out = outputs[state];
+            let made = self.producers[out.0].map(|at| &self.nodes[at].op);
+            let only = self.consumers[out.0].is_empty() && outputs.iter().filter(|&&other| other == out).count() == 1;
+            if matches!(made, Some(MidOp::Concat(_))) && only && self.homes[out.0].is_none() {
+                self.scattered[out.0] = true;
+            }
+        }
+        Ok(storages)
+    }
+
+    /// Gives every concatenation and pad a place, last first, and its pieces places inside it.
+    fn composites(&mut self) {
+        for at in (0..self.nodes.len()).rev() {
+            let out = self.nodes[at].outputs[0];
+            if !matches!(self.nodes[at].op, MidOp::Concat(_) | MidOp::Pad { .. })
+                || self.homes[out.0].is_some()
+                || self.scattered[out.0]
+            {
+                continue;
+            }
+            let order = self.liked_order(out);
+            let home = self.scratch(out, &order);
+            self.place(out, home);
+        }
+    }
+
+    /// Tries to have `id` made at `home`. False when it is made elsewhere, or is no value that anything makes.
+    fn place(&mut self, id: MidId, home: Home) -> bool {
+        if self.homes[id.0].is_some() {
+            return false;
+        }
+        let Some(at) = self.producers[id.0] else {
+            return false;
+        };
+        let (op, inputs) = (self.nodes[at].op.clone(), self.nodes[at].inputs.clone());
+        match &op {
+            MidOp::Reshape => {
+                let source = self.mid.shape(inputs[0]).to_vec();
+                return home.view.reshape(&source).is_some_and(|view| self.place(inputs[0], Home { view, ..home }));
+            }
+            MidOp::Transpose(perm) => {
+                let view = home.view.untranspose(perm);
+                return self.place(inputs[0], Home { view, ..home });
+            }
+            MidOp::Slice(_) | MidOp::Broadcast => return false,
+            MidOp::Linear { .. } => {
+                let last = home.view.shape.len() - 1;
+                if home.view.shape[last] > 1 && home.view.strides[last] != 1 {
+                    return false;
+                }
+            }
+            MidOp::Conv { .. } => {
+                if home.view.shape[1] > 1 && home.view.strides[1] != 1 {
+                    return false;
+                }
+            }
+            MidOp::Map(_)
+            | MidOp::Reduce { .. }
+            | MidOp::Softmax { .. }
+            | MidOp::CumSum { .. }
+            | MidOp::MatMul
+            | MidOp::Gather
+            | MidOp::Concat(_)
+            | MidOp::Pad { .. } => {}
+        }
+        let Home { storage, view } = home.clone();
+        self.homes[id.0] = Some(home);
+        match op {
+            MidOp::Concat(axis) => {
+                let mut start = 0;
+                for piece in inputs {
+                    let len = self.mid.shape(piece)[axis];
+                    self.place_piece(piece, Home { storage, view: view.narrow(axis, start, len) });
+                    start += len;
+                }
+            }
+            MidOp::Pad { before, .. } => {
+                let inner = padded_part(&view, &before, self.mid.shape(inputs[0]));
+                self.place_piece(inputs[0], Home { storage, view: inner });
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// Places a piece of a composite: also a state, which is then gathered right there.
+    fn place_piece(&mut self, piece: MidId, home: Home) {
+        let waits = self.homes[piece.0].is_none()
+            && self.producers[piece.0].is_none()
+            && !self.mid.constants.contains_key(&piece);
+        if waits {
+            self.homes[piece.0] = Some(home);
+        } else {
+            self.place(piece, home);
+        }
+    }
+
+    /// The axis that the readers of `id` want innermost.
+    fn likes(&mut self, id: MidId) -> Option<usize> {
+        if let Some(&known) = self.likes.get(&id) {
+            return known;
+        }
+        // Until it is known; a graph has no cycles, so that nobody reads this.
+        self.likes.insert(id, None);
+        let readers = self.consumers[id.0].clone();
+        let mut found = None;
+        for strong in [true, false] {
+            for &at in &readers {
+                let node = &self.nodes[at];
+                let (op, out, position) =
+                    (node.op.clone(), node.outputs[0], node.inputs.iter().position(|&input| input == id));
+                let direct = matches!(op, MidOp::Conv { .. } | MidOp::Linear { .. });
+                if direct != strong || found.is_some() {
+                    continue;
+                }
+                let shape = self.mid.shape(id).to_vec();
+                let rank = shape.len();
+                found = match &op {
+                    MidOp::Conv { .. } => Some(if shape[1] > 1 { 1 } else { rank - 1 }),
+                    MidOp::Linear { .. } => rank.checked_sub(1),
+                    MidOp::Softmax { .. }
+                    | MidOp::CumSum { .. }
+                    | MidOp::Reduce { .. }
+                    | MidOp::Gather
+                    | MidOp::MatMul => None,
+                    MidOp::Map(_) => {
+                        let aligned = self.mid.shape(out).len() - rank;
+                        self.likes(out).and_then(|axis| axis.checked_sub(aligned)).filter(|&axis| shape[axis] > 1)
+                    }
+                    MidOp::Transpose(perm) => {
+                        let perm = perm.clone();
+                        self.likes(out).map(|axis| perm[axis])
+                    }
+                    MidOp::Slice(_) | MidOp::Concat(_) | MidOp::Pad { .. } => {
+                        let _ = position;
+                        self.likes(out)
+                    }
+                    MidOp::Reshape => {
+                        let target = self.mid.shape(out).to_vec();
+                        self.likes(out).and_then(|axis| same_axis(&target, axis, &shape))
+                    }
+                    MidOp::Broadcast => {
+                        let aligned = self.mid.shape(out).len() - rank;
+                        self.likes(out).and_then(|axis| axis.checked_sub(aligned)).filter(|&axis| shape[axis] > 1)
+                    }
+                };
+            }
+        }
+        self.likes.insert(id, found);
+        found
+    }
+
+    /// The physical order that the readers of `id` want, outermost first.
+    fn liked_order(&mut self, id: MidId) -> Vec<usize> {
+        let rank = self.mid.shape(id).len();
+        let inner = self.likes(id);
+        (0..rank).filter(|&axis| Some(axis) != inner).chain(inner).collect()
+    }
+
+    /// Gathers every state to its home; the order in which each state's rows are kept.
+    fn gathers(&mut self, states: &[MidId], storages: &[StorageId]) -> Result<Vec<View>, LowerError> {
+        let mut orders = Vec::with_capacity(states.len());
+        for (&id, &storage) in states.iter().zip(storages) {
+            let home = match self.homes[id.0].clone() {
+                Some(home) => home,
+                None => {
+                    let order = self.liked_order(id);
+                    self.scratch(id, &order)
+                }
+            };
+            self.homes[id.0] = Some(home.clone());
+            let row = View::ordered(self.mid.shape(id), &home.view.order());
+            if !self.consumers[id.0].is_empty() {
+                self.rows(id, &row, storage, &home, true)?;
+            }
+            orders.push(row);
+        }
+        Ok(orders)
+    }
+
+    /// Gather or scatter commands between a row and a home.
+    fn rows(&mut self, id: MidId, row: &View, state: StorageId, home: &Home, gather: bool) -> Result<(), LowerError> {
+        let size = self.mid.dtype(id).size();
+        let runs = runs(&home.view, row, size).filter(|runs| runs.len() <= PRODUCTS_MOST);
+        let Some(runs) = runs else {
+            let name = &self.mid.values[id.0].name;
+            return Err(LowerError {
+                node: name.clone(),
+                op: "state".to_owned(),
+                why: format!("its row and its value lie too differently ({row:?}, {:?})", home.view),
+            });
+        };
+        for (place, row) in runs {
+            self.plan.commands.push(if gather {
+                Command::Gather { state, row, to: (home.storage, place) }
+            } else {
+                Command::Scatter { from: (home.storage, place), state, row }
+            });
+        }
+        Ok(())
+    }
+
+    fn scatters(&mut self, states: &[MidId], storages: &[StorageId], orders: &[View]) -> Result<(), LowerError> {
+        for ((&id, &storage), row) in states.iter().zip(storages).zip(orders) {
+            let mut pieces = vec![(id, row.clone())];
+            if self.scattered[id.0]
+                && let Some(at) = self.producers[id.0]
+                && let MidOp::Concat(axis) = self.nodes[at].op
+            {
+                pieces.clear();
+                let mut start = 0;
+                for &piece in &self.nodes[at].inputs {
+                    let len = self.mid.shape(piece)[axis];
+                    pieces.push((piece, row.narrow(axis, start, len)));
+                    start += len;
+                }
+            }
+            for (piece, row) in pieces {
+                let home = self.home(piece)?;
+                let constant = matches!(
+                    self.plan.storages[home.storage.0 as usize],
+                    Storage::Constant { .. } | Storage::SharedInput { .. }
+                );
+                let dense =
+                    runs(&home.view, &row, self.mid.dtype(piece).size()).is_some_and(|runs| runs.len() <= COPIES_MOST);
+                let home = if constant || !dense {
+                    // Scatters copy runs from a seat's own memory.
+                    let own = self.scratch(piece, &row.order());
+                    self.copy(piece, &home, &own)?;
+                    own
+                } else {
+                    home
+                };
+                self.rows(piece, &row, storage, &home, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a value lies, copying it first if it is a view that strides cannot say.
+    fn home(&mut self, id: MidId) -> Result<Home, LowerError> {
+        if let Some(home) = &self.homes[id.0] {
+            return Ok(home.clone());
+        }
+        if let Some(tensor) = self.mid.constants.get(&id) {
+            let (label, bytes) = (self.mid.values[id.0].name.clone(), Arc::from(&tensor.bytes()[..]));
+            let storage = self.storage(Storage::Constant { label, bytes });
+            let home = Home { storage, view: View::row_major(self.mid.shape(id)) };
+            self.homes[id.0] = Some(home.clone());
+            return Ok(home);
+        }
+        let nodes = self.nodes.clone();
+        let Some(node) = self.producers[id.0].map(|at| &nodes[at]) else {
+            let name = self.mid.values[id.0].name.clone();
+            return Err(LowerError { node: name, op: "input".to_owned(), why: "nothing makes this value".to_owned() });
+        };
+        let Home { storage, view } = self.home(node.inputs[0])?;
+        let shape = self.mid.shape(id).to_vec();
+        let seen = match &node.op {
+            MidOp::Transpose(perm) => Some(view.transpose(perm)),
+            MidOp::Slice(axes) => Some(view.slice(axes)),
+            MidOp::Broadcast => Some(view.broadcast(&shape)),
+            MidOp::Reshape => view.reshape(&shape),
+            _ => {
+                let why = "it is used before it is made".to_owned();
+                return Err(LowerError { node: node.label.clone(), op: "order".to_owned(), why });
+            }
+        };
+        let home = match seen {
+            Some(view) => Home { storage, view },
+            None => {
+                // A reshape that strides cannot say is a row-major copy, seen in the new shape.
+                let order: Vec<usize> = (0..view.shape.len()).collect();
+                let own = self.scratch(node.inputs[0], &order);
+                self.copy(node.inputs[0], &Home { storage, view }, &own)?;
+                Home { storage: own.storage, view: View::row_major(&shape) }
+            }
+        };
+        self.homes[id.0] = Some(home.clone());
+        Ok(home)
+    }
+
+    /// Copies the value `id` from one place to another.
+    fn copy(&mut self, id: MidId, from: &Home, to: &Home) -> Result<(), LowerError> {
+        let (name, dtype) = (self.mid.values[id.0].name.clone(), self.mid.dtype(id));
+        if let Some(runs) = runs(&to.view, &from.view, dtype.size()).filter(|runs| runs.len() <= COPIES_MOST) {
+            for (place, source) in runs {
+                self.plan.commands.push(Command::Copy { from: (from.storage, source), to: (to.storage, place) });
+            }
+            return Ok(());
+        }
+        let expr = Expr::of(&[dtype]).result(0);
+        self.map(&name, &expr, &[(dtype, to.clone())], &[(dtype, from.clone())])
+    }
+
+    /// The home that a node's result is to be written to.
+    fn target(&mut self, out: MidId, order: &[usize]) -> Home {
+        match &self.homes[out.0] {
+            Some(home) => home.clone(),
+            None => {
+                let home = self.scratch(out, order);
+                self.homes[out.0] = Some(home.clone());
+                home
+            }
+        }
+    }
+
+    fn node(&mut self, node: &MidNode) -> Result<(), LowerError> {
+        let out = node.outputs[0];
+        let rank = self.mid.shape(out).len();
+        let row_major: Vec<usize> = (0..rank).collect();
+        if node.outputs.iter().any(|out| self.mid.values[out.0].elements() == 0) {
+            let why = "a result without elements is not supported".to_owned();
+            return Err(LowerError { node: node.label.clone(), op: "shape".to_owned(), why });
+        }
+        match &node.op {
+            // Views: resolved when somebody reads them.
+            MidOp::Reshape | MidOp::Transpose(_) | MidOp::Slice(_) | MidOp::Broadcast => Ok(()),
+            MidOp::Map(expr) => {
+                let mut sources = Vec::with_capacity(node.inputs.len());
+                for &input in &node.inputs {
+                    let Home { storage, view } = self.home(input)?;
+                    let view = view.broadcast(self.mid.shape(out));
+                    sources.push((self.mid.dtype(input), Home { storage, view }));
+                }
+                let mut targets = Vec::with_capacity(node.outputs.len());
+                for &out in &node.outputs {
+                    let order = match self.likes(out) {
+                        Some(_) => self.liked_order(out),
+                        None => {
+                            let seated = |home: &&(DType, Home)| self.seat_stride(home.1.storage, home.0) > 0;
+                            sources
+                                .iter()
+                                .filter(seated)
+                                .find(|(_, home)| {
+                                    home.view.strides.iter().zip(&home.view.shape).all(|(&s, &d)| s != 0 || d == 1)
+                                })
+                                .map_or(row_major.clone(), |(_, home)| home.view.order())
+                        }
+                    };
+                    targets.push((self.mid.dtype(out), self.target(out, &order)));
+                }
+                self.map(&node.label, expr, &targets, &sources)
+            }
+            MidOp::Linear { weights, bias, activation } => {
+                let to = self.target(out, &row_major);
+                self.linear(node, weights, bias.as_ref(), *activation, &to)
+            }
+            MidOp::Conv { .. } => {
+                let channels_last: Vec<usize> = (0..rank).filter(|&axis| axis != 1).chain([1]).collect();
+                let to = self.target(out, &channels_last);
+                self.conv(node, &to)
+            }
+            MidOp::Concat(axis) => {
+                if self.scattered[out.0] {
+                    return Ok(());
+                }
+                let to = self.target(out, &row_major);
+                let mut start = 0;
+                for &piece in &node.inputs {
+                    let len = self.mid.shape(piece)[*axis];
+                    let place = Home { storage: to.storage, view: to.view.narrow(*axis, start, len) };
+                    self.fill_piece(piece, &place)?;
+                    start += len;
+                }
+                Ok(())
+            }
+            MidOp::Pad { before, value } => {
+                let to = self.target(out, &row_major);
+                let inner = padded_part(&to.view, before, self.mid.shape(node.inputs[0]));
+                self.border(node, &to, before, *value)?;
+                self.fill_piece(node.inputs[0], &Home { storage: to.storage, view: inner })
+            }
+            MidOp::Reduce { kind, axis } => {
+                let (to, from) = (self.target(out, &row_major), self.home(node.inputs[0])?);
+                let (extent, stride) = (from.view.shape[*axis], from.view.strides[*axis]);
+                let first = Home { storage: from.storage, view: from.view.narrow(*axis, 0, 1) };
+                let dtype = self.mid.dtype(out);
+                self.dispatch(
+                    &node.label,
+                    &[(dtype, to, Access::Write)],
+                    &[(dtype, first, from.view)],
+                    |name, buffers, operands| kernels::reduce_kernel(name, buffers, *kind, (extent, stride), operands),
+                )
+            }
+            MidOp::Softmax { axis } | MidOp::CumSum { axis, .. } => {
+                let (to, from) = (self.target(out, &row_major), self.home(node.inputs[0])?);
+                let dtype = self.mid.dtype(out);
+                let (extent, mut strides) =
+                    (from.view.shape[*axis], [to.view.strides[*axis], from.view.strides[*axis]]);
+                let mut start = 0;
+                if matches!(node.op, MidOp::CumSum { reverse: true, .. }) {
+                    strides = strides.map(|stride| -stride);
+                    start = extent - 1;
+                }
+                let first = |home: &Home| Home { storage: home.storage, view: home.view.narrow(*axis, start, 1) };
+                let (to_first, from_first) = (first(&to), first(&from));
+                let op = node.op.clone();
+                self.dispatch_over(
+                    &node.label,
+                    &[(dtype, to_first, to.view, Access::Write)],
+                    &[(dtype, from_first, from.view)],
+                    |name, buffers, operands| match op {
+                        MidOp::CumSum { exclusive, .. } => {
+                            kernels::cumsum_kernel(name, buffers, extent, strides, exclusive, operands)
+                        }
+                        _ => kernels::softmax_kernel(name, buffers, extent, strides, operands),
+                    },
+                )
+            }
+            MidOp::MatMul => {
+                let to = self.target(out, &row_major);
+                let (left, right) = (self.home(node.inputs[0])?, self.home(node.inputs[1])?);
+                let dtype = self.mid.dtype(out);
+                let k = left.view.shape[2];
+                let strides = [left.view.strides[2], right.view.strides[1]];
+                let shape = to.view.shape.clone();
+                let a = Home { storage: left.storage, view: left.view.narrow(2, 0, 1).broadcast(&shape) };
+                let b = Home { storage: right.storage, view: right.view.narrow(1, 0, 1).broadcast(&shape) };
+                let sources = [(dtype, a, left.view), (dtype, b, right.view)];
+                self.dispatch(&node.label, &[(dtype, to, Access::Write)], &sources, |name, buffers, operands| {
+                    kernels::matmul_kernel(name, buffers, k, strides, operands)
+                })
+            }
+            MidOp::Gather => self.gather(node, out),
+        }
+    }
+
+    fn gather(&mut self, node: &MidNode, out: MidId) -> Result<(), LowerError> {
+        let to = self.target(out, &[0, 1, 2]);
+        let (data, indices) = (self.home(node.inputs[0])?, self.home(node.inputs[1])?);
+        let (extent, stride) = (data.view.shape[1], data.view.strides[1]);
+        let shape = to.view.shape.clone();
+        let status = self.status();
+        self.reasons.push(format!("{}: an index is out of bounds for an axis of extent {extent}", node.label));
+        let code = self.reasons.len() as u32;
+        let entry = Home { storage: data.storage, view: data.view.narrow(1, 0, 1).broadcast(&shape) };
+        let count = View {
+            shape: vec![1, shape[1], 1],
+            strides: vec![0, indices.view.strides[0], 0],
+            offset: indices.view.offset,
+        };
+        let index = Home { storage: indices.storage, view: count.broadcast(&shape) };
+        let word = View::row_major(&[1]);
+        let flag = Home { storage: status, view: word.broadcast(&shape) };
+        let (dtype, index_type) = (self.mid.dtype(out), self.mid.dtype(node.inputs[1]));
+        let targets = [(dtype, to.clone(), to.view, Access::Write)];
+        let sources = [(dtype, entry, data.view), (index_type, index, indices.view), (DType::I32, flag, word)];
+        self.dispatch_over(&node.label, &targets, &sources, |name, buffers, operands| {
+            kernels::gather_kernel(name, buffers, (extent, stride), code, operands)
+        })
+    }
+
+    /// The seats' status words: zero until a kernel refuses its seat.
+    fn status(&mut self) -> StorageId {
+        if let Some(status) = self.status {
+            return status;
+        }
+        // The port is known once all outputs are.
+        let status = self.storage(Storage::Output { port: usize::MAX, bytes: 4 });
+        self.plan.commands.insert(0, Command::Fill { to: (status, Region::contiguous(0, 4)), pattern: 0 });
+        self.status = Some(status);
+        status
+    }
+
+    /// The reasons for refusing a seat; the status words become the output after the last.
+    fn refusals(&mut self, outputs: usize) -> Vec<String> {
+        if let Some(status) = self.status
+            && let Storage::Output { port, .. } = &mut self.plan.storages[status.0 as usize]
+        {
+            *port = outputs;
+        }
+        std::mem::take(&mut self.reasons)
+    }
+
+    /// Makes sure that a piece lies at `place`.
+    fn fill_piece(&mut self, piece: MidId, place: &Home) -> Result<(), LowerError> {
+        let home = self.home(piece)?;
+        if home.storage == place.storage && home.view == place.view {
+            return Ok(());
+        }
+        self.copy(piece, &home, place)
+    }
+
+    /// Fills what a pad adds: slabs below and above, axis by axis.
+    fn border(&mut self, node: &MidNode, to: &Home, before: &[usize], value: f64) -> Result<(), LowerError> {
+        let dtype = self.mid.dtype(node.outputs[0]);
+        let inner = self.mid.shape(node.inputs[0]).to_vec();
+        let mut left = to.view.clone();
+        let mut slabs = Vec::new();
+        for axis in 0..before.len() {
+            let high = left.shape[axis] - before[axis] - inner[axis];
+            for (start, len) in [(0, before[axis]), (before[axis] + inner[axis], high)] {
+                if len > 0 {
+                    slabs.push(left.narrow(axis, start, len));
+                }
+            }
+            left = left.narrow(axis, before[axis], inner[axis]);
+        }
+        for view in slabs {
+            let pattern = match dtype {
+                DType::F32 => Some((value as f32).to_bits()),
+                DType::I32 | DType::U32 => Some(value as i64 as u32),
+                _ if value == 0.0 => Some(0),
+                _ => None,
+            };
+            let filled = runs(&view, &view, dtype.size()).filter(|runs| {
+                runs.len() <= COPIES_MOST
+                    && runs.iter().all(|(region, _)| region.row_bytes % 4 == 0 && region.offset % 4 == 0)
+            });
+            match (pattern, filled) {
+                (Some(pattern), Some(runs)) => {
+                    for (region, _) in runs {
+                        self.plan.commands.push(Command::Fill { to: (to.storage, region), pattern });
+                    }
+                }
+                _ => {
+                    let mut expr = Expr::default();
+                    let number = expr.push(super::expr::Instr::Const(value), dtype);
+                    self.map(&node.label, &expr.result(number), &[(dtype, Home { storage: to.storage, view })], &[])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_output(&mut self, id: MidId, storage: StorageId) -> Result<(), LowerError> {
+        let home = self.home(id)?;
+        let place = Home { storage, view: View::row_major(self.mid.shape(id)) };
+        if home.storage == storage && home.view.offset == 0 {
+            return Ok(());
+        }
+        self.copy(id, &home, &place)
+    }
+
+    fn map(
+        &mut self,
+        label: &str,
+        expr: &Expr,
+        targets: &[(DType, Home)],
+        sources: &[(DType, Home)],
+    ) -> Result<(), LowerError> {
+        let targets: Vec<_> = targets.iter().map(|(dtype, home)| (*dtype, home.clone(), Access::Write)).collect();
+        let sources: Vec<_> = sources.iter().map(|(dtype, home)| (*dtype, home.clone(), home.view.clone())).collect();
+        self.dispatch(label, &targets, &sources, |name, buffers, operands| {
+            kernels::map_kernel(name, buffers, expr, operands)
+        })
+    }
+
+    fn dispatch(
+        &mut self,
+        label: &str,
+        targets: &[(DType, Home, Access)],
+        sources: &[(DType, Home, View)],
+        text: impl FnOnce(&str, usize, &[Operand]) -> String,
+    ) -> Result<(), LowerError> {
+        let targets: Vec<_> =
+            targets.iter().map(|(dtype, home, access)| (*dtype, home.clone(), home.view.clone(), *access)).collect();
+        self.dispatch_over(label, &targets, sources, text)
+    }
+
+    /// Records a kernel over strided operands. Each has the view that the grid walks, and the view of all it touches.
+    fn dispatch_over(
+        &mut self,
+        label: &str,
+        targets: &[(DType, Home, View, Access)],
+        sources: &[(DType, Home, View)],
+        text: impl FnOnce(&str, usize, &[Operand]) -> String,
+    ) -> Result<(), LowerError> {
+        let all = targets.iter().map(|(dtype, home, touched, access)| (*dtype, home, touched, *access)).chain(
+            sources.iter().map(|(dtype, home, touched)| {
+                // A status word is the one source that may be written.
+                let access = if Some(home.storage) == self.status { Access::ReadWrite } else { Access::Read };
+                (*dtype, home, touched, access)
+            }),
+        );
+        let mut buffers: Vec<(StorageId, Vec<(Region, Access)>)> = Vec::new();
+        let mut operands = Vec::new();
+        for (dtype, home, touched, access) in all {
+            let at = buffers.iter().position(|(storage, _)| *storage == home.storage).unwrap_or_else(|| {
+                buffers.push((home.storage, Vec::new()));
+                buffers.len() - 1
+            });
+            for region in regions(touched, dtype.size()) {
+                if !buffers[at].1.contains(&(region, access)) {
+                    buffers[at].1.push((region, access));
+                }
+            }
+            let seat_stride = self.seat_stride(home.storage, dtype);
+            operands.push(Operand { buffer: at, dtype, view: home.view.clone(), seat_stride });
+        }
+        const NAME: &str = "kernel";
+        let source = text(NAME, buffers.len(), &operands);
+        let kernel = match self.kernels.get(&source) {
+            Some(&known) => known,
+            None => {
+                let image =
+                    loom_compiler::compile_cpu(label, &source, NAME, &BTreeMap::new()).map_err(|log| LowerError {
+                        node: label.to_owned(),
+                        op: "kernel".to_owned(),
+                        why: format!("its kernel does not compile: {log}"),
+                    })?;
+                self.plan.kernels.push(Arc::new(image));
+                let id = KernelId(self.plan.kernels.len() as u32 - 1);
+                self.kernels.insert(source, id);
+                id
+            }
+        };
+        let buffers = buffers.into_iter().map(|(storage, uses)| Argument::Buffer { storage, uses });
+        self.plan.commands.push(Command::Dispatch {
+            label: label.to_owned(),
+            kernel,
+            workload: vec![Scalar::Seats],
+            arguments: std::iter::once(Argument::Scalar(Scalar::Seats)).chain(buffers).collect(),
+        });
+        Ok(())
+    }
+
+    /// A place for `id` that a product can read: no stride or offset below zero.
+    fn readable(&mut self, id: MidId) -> Result<Home, LowerError> {
+        let home = self.home(id)?;
+        if home.view.strides.iter().zip(&home.view.shape).all(|(&stride, &extent)| stride >= 0 || extent == 1) {
+            return Ok(home);
+        }
+        self.in_order(id, &home)
+    }
+
+    fn in_order(&mut self, id: MidId, home: &Home) -> Result<Home, LowerError> {
+        let order: Vec<usize> = (0..home.view.shape.len()).collect();
+        let own = self.scratch(id, &order);
+        self.copy(id, home, &own)?;
+        Ok(own)
+    }
+
+    fn linear(
+        &mut self,
+        node: &MidNode,
+        weights: &[Arc<[f32]>],
+        bias: Option<&Arc<[f32]>>,
+        activation: lanes_core::plan::Activation,
+        to: &Home,
+    ) -> Result<(), LowerError> {
+        let last = to.view.shape.len() - 1;
+        let n = to.view.shape[last];
+        let mut used = Vec::new();
+        for (&input, matrix) in node.inputs.iter().zip(weights) {
+            // A zero operand adds nothing: the first step of a recurrence without an initial state.
+            let zero =
+                self.mid.constants.get(&input).is_some_and(|tensor| tensor.bytes().iter().all(|&byte| byte == 0));
+            if !(zero && matrix.iter().all(|w| w.is_finite()) && node.inputs.len() > 1) {
+                used.push((self.readable(input)?, input, matrix));
+            }
+        }
+        let lead = |view: &View| View {
+            shape: view.shape[..last].to_vec(),
+            strides: view.strides[..last].to_vec(),
+            offset: view.offset,
+        };
+        let walked = |used: &[(Home, MidId, &Arc<[f32]>)]| {
+            let leads: Vec<View> =
+                std::iter::once(lead(&to.view)).chain(used.iter().map(|(home, _, _)| lead(&home.view))).collect();
+            loops(&leads.iter().collect::<Vec<_>>())
+        };
+        let mut steps = walked(&used);
+        if steps.iter().rev().skip(1).map(|step| step.extent).product::<usize>() > PRODUCTS_MOST {
+            for (home, input, _) in &mut used {
+                *home = self.in_order(*input, home)?;
+            }
+            steps = walked(&used);
+        }
+        let inner = steps.pop();
+        let positions = inner.as_ref().map_or(1, |step| step.extent);
+        let stride = |n: usize| inner.as_ref().map_or(0, |step| step.strides[n].unsigned_abs());
+        let matrix: Arc<[f32]> = match used[..] {
+            [(_, _, only)] => only.clone(),
+            _ => used.iter().flat_map(|(_, _, matrix)| matrix.iter().copied()).collect(),
+        };
+        for moved in every(&steps, used.len() + 1) {
+            let terms = used
+                .iter()
+                .enumerate()
+                .map(|(n, (home, _, _))| {
+                    let (k, k_stride) = (home.view.shape[last], home.view.strides[last].unsigned_abs());
+                    let (taps, tap_stride, tap_len) =
+                        if k_stride == 1 || k == 1 { (1, 0, k) } else { (k, k_stride, 1) };
+                    let offset = home.view.offset.wrapping_add_signed(moved[n + 1]);
+                    Term { storage: home.storage, offset, position_stride: stride(n + 1), taps, tap_stride, tap_len }
+                })
+                .collect();
+            self.plan.commands.push(Command::Contract(Contraction {
+                label: node.label.clone(),
+                terms,
+                weights: matrix.clone(),
+                bias: bias.cloned(),
+                activation,
+                positions,
+                n,
+                out: to.storage,
+                out_offset: to.view.offset.wrapping_add_signed(moved[0]),
+                out_position_stride: stride(0),
+            }));
+        }
+        Ok(())
+    }
+
+    fn conv(&mut self, node: &MidNode, to: &Home) -> Result<(), LowerError> {
+        let MidOp::Conv { weights, kernel, strides, dilations, group, bias, activation } = &node.op else {
+            return Ok(());
+        };
+        let from = self.readable(node.inputs[0])?;
+        let (channels, maps) = (from.view.shape[1] / group, to.view.shape[1] / group);
+        let spatial = kernel.len();
+        let source = |axis: usize| from.view.strides[axis + 2].unsigned_abs();
+        let channel_stride = from.view.strides[1].unsigned_abs();
+        // The innermost spatial axis is the positions and the taps; the others are loops here.
+        let inner = spatial - 1;
+        let rows: Vec<usize> = kernel[..inner].to_vec();
+        let outer: Vec<usize> = to.view.shape[2..2 + inner].to_vec();
+        let taps = kernel[inner];
+        let tap_stride = dilations[inner] * source(inner);
+        // K runs over rows of taps, then whatever of taps and channels is contiguous innermost.
+        let channels_inner = channel_stride == 1 || channels == 1;
+        let per_map = channels * kernel.iter().product::<usize>();
+        let index =
+            |row: usize, tap: usize, channel: usize| (channel * rows.iter().product::<usize>() + row) * taps + tap;
+        let row_count: usize = rows.iter().product();
+        let mut order = Vec::with_capacity(per_map);
+        for row in 0..row_count {
+            if channels_inner {
+                (0..taps).for_each(|tap| (0..channels).for_each(|channel| order.push(index(row, tap, channel))));
+            } else {
+                (0..channels).for_each(|channel| (0..taps).for_each(|tap| order.push(index(row, tap, channel))));
+            }
+        }
+        let shape_of = |at: usize, extents: &[usize]| {
+            let mut rest = at;
+            let mut found = vec![0; extents.len()];
+            for axis in (0..extents.len()).rev() {
+                found[axis] = rest % extents[axis];
+                rest /= extents[axis];
+            }
+            found
+        };
+        for g in 0..*group {
+            let matrix: Arc<[f32]> = order
+                .iter()
+                .flat_map(|&k| (0..maps).map(move |map| (k, map)))
+                .map(|(k, map)| weights[(g * maps + map) * per_map + k])
+                .collect();
+            let bias: Option<Arc<[f32]>> = bias.as_ref().map(|bias| bias[g * maps..][..maps].into());
+            for at in 0..outer.iter().product() {
+                let at = shape_of(at, &outer);
+                let base = from.view.offset
+                    + g * channels * channel_stride
+                    + (0..inner).map(|axis| at[axis] * strides[axis] * source(axis)).sum::<usize>();
+                let mut terms = Vec::with_capacity(row_count);
+                for row in 0..row_count {
+                    let row = shape_of(row, &rows);
+                    let offset =
+                        base + (0..inner).map(|axis| row[axis] * dilations[axis] * source(axis)).sum::<usize>();
+                    let position_stride = strides[inner] * source(inner);
+                    let term = |taps, tap_stride, tap_len| Term {
+                        storage: from.storage,
+                        offset,
+                        position_stride,
+                        taps,
+                        tap_stride,
+                        tap_len,
+                    };
+                    if !channels_inner {
+                        if tap_stride == 1 || taps == 1 {
+                            terms.push(term(channels, channel_stride, taps));
+                        } else {
+                            terms.extend((0..channels).map(|channel| Term {
+                                offset: offset + channel * channel_stride,
+                                ..term(taps, tap_stride, 1)
+                            }));
+                        }
+                    } else if tap_stride == channels || taps == 1 {
+                        terms.push(term(1, 0, taps * channels));
+                    } else {
+                        terms.push(term(taps, tap_stride, channels));
+                    }
+                }
+                let moved: usize = (0..inner).map(|axis| at[axis] * to.view.strides[axis + 2].unsigned_abs()).sum();
+                self.plan.commands.push(Command::Contract(Contraction {
+                    label: node.label.clone(),
+                    terms,
+                    weights: matrix.clone(),
+                    bias: bias.clone(),
+                    activation: *activation,
+                    positions: to.view.shape[2 + inner],
+                    n: maps,
+                    out: to.storage,
+                    out_offset: to.view.offset + g * maps * to.view.strides[1].unsigned_abs() + moved,
+                    out_position_stride: to.view.strides[2 + inner].unsigned_abs(),
+                }));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The part of a padded view that the operand itself fills.
+fn padded_part(view: &View, before: &[usize], inner: &[usize]) -> View {
+    let mut part = view.clone();
+    for (axis, (&start, &len)) in before.iter().zip(inner).enumerate() {
+        part = part.narrow(axis, start, len);
+    }
+    part
+}
+
+/// The axis of `to` that is axis `axis` of `from`: of the same extent, with as many elements before it.
+fn same_axis(from: &[usize], axis: usize, to: &[usize]) -> Option<usize> {
+    let before: usize = from[..axis].iter().product();
+    (0..to.len()).find(|&other| to[other] == from[axis] && to[..other].iter().product::<usize>() == before)
+}
+
+/// What each of `views` places moves by, for every iteration of the loops.
+fn every(steps: &[super::view::Loop], views: usize) -> Vec<Vec<isize>> {
+    let mut moved = vec![vec![0; views]];
+    for step in steps {
+        moved = moved
+            .iter()
+            .flat_map(|base| {
+                (0..step.extent as isize)
+                    .map(move |i| base.iter().zip(&step.strides).map(|(&b, &s)| b + i * s).collect())
+            })
+            .collect();
+    }
+    moved
+}
+
+/// The runs of bytes that two views of one shape share, pair by pair: the first view's, then the second's. `None` when
+/// one of them repeats elements or runs backwards.
+fn runs(a: &View, b: &View, size: usize) -> Option<Vec<(Region, Region)>> {
+    let mut steps = loops(&[a, b]);
+    if steps.iter().any(|step| step.strides.iter().any(|&stride| stride <= 0)) {
+        return None;
+    }
+    let row = match steps.last() {
+        Some(step) if step.strides == [1, 1] => steps.pop().map_or(1, |step| step.extent),
+        _ => 1,
+    };
+    let across = steps.pop();
+    let stride = |n: usize| across.as_ref().map_or(row, |step| step.strides[n].unsigned_abs());
+    let rows = across.as_ref().map_or(1, |step| step.extent);
+    if rows > 1 && (stride(0) < row || stride(1) < row) {
+        return None;
+    }
+    let region = |view: &View, n: usize, moved: isize| Region {
+        offset: view.offset.wrapping_add_signed(moved) * size,
+        row_bytes: row * size,
+        stride: stride(n) * size,
+        rows,
+    };
+    Some(every(&steps, 2).into_iter().map(|moved| (region(a, 0, moved[0]), region(b, 1, moved[1]))).collect())
+}
+
+/// All the bytes of a view, as regions: exactly where that takes few, else as one that covers them.
+fn regions(view: &View, size: usize) -> Vec<Region> {
+    // A repeated or backward axis touches the same bytes as one forward step of each.
+    let mut forward = view.clone();
+    for axis in 0..forward.shape.len() {
+        if forward.strides[axis] == 0 {
+            forward.shape[axis] = 1;
+        } else if forward.strides[axis] < 0 {
+            forward.offset =
+                forward.offset.wrapping_add_signed((forward.shape[axis] as isize - 1) * forward.strides[axis]);
+            forward.strides[axis] = -forward.strides[axis];
+        }
+    }
+    match runs(&forward, &forward, size) {
+        Some(runs) if runs.len() <= REGIONS_MOST => runs.into_iter().map(|(region, _)| region).collect(),
+        _ => {
+            let end = kernels::reach(&forward);
+            vec![Region::contiguous(forward.offset * size, (end - forward.offset) * size)]
+        }
+    }
+}

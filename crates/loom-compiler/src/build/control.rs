@@ -1,0 +1,803 @@
+//! Regions, `scf.*`, and calls.
+//!
+//! - A branch on a constant is not built as a branch, and a loop that never runs is its initial values.
+//! - A called function's body is built in place of the call, with only its own names in scope.
+
+use crate::diag::{Built, Refusal, refuse};
+use crate::eval;
+use crate::ir::{BlockId, Span, ValueId};
+use crate::lex::Kind;
+use crate::module::Module;
+use crate::ops::{IntPredicate, OpKind};
+use crate::reader::Reader;
+use crate::syntax::{self, Region};
+use crate::types::{Dim, ScalarType, Type};
+
+use super::names::{Binding, Names};
+use super::types::same;
+use super::{Builder, MAX_CALL_DEPTH, Mode, one};
+
+/// How a region must end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Terminator {
+    Yield,
+    Condition,
+    FuncReturn,
+    KernelReturn,
+    LaunchConfig,
+}
+
+impl Terminator {
+    const ALL: [Self; 5] = [Self::Yield, Self::Condition, Self::FuncReturn, Self::KernelReturn, Self::LaunchConfig];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Yield => "scf.yield",
+            Self::Condition => "scf.condition",
+            Self::FuncReturn => "func.return",
+            Self::KernelReturn => "kernel.return",
+            Self::LaunchConfig => "kernel.launch.config",
+        }
+    }
+}
+
+/// A function's `(%a: T, ..)`: names, and where each type is written.
+pub(super) struct Signature<'m> {
+    pub(super) parameters: Vec<(&'m str, Span)>,
+    types_at: Vec<usize>,
+}
+
+impl<'m> Builder<'m> {
+    /// Builds the ops of `region` into the current block and reads its terminator: the values it gives.
+    ///
+    /// Refusals inside are reported here; what comes back is `Reported` if the terminator's values are not known.
+    pub(super) fn region_ops(
+        &mut self,
+        region: &'m Region,
+        arguments: Vec<(&'m str, Span, Binding)>,
+        ends: Terminator,
+    ) -> Built<Vec<ValueId>> {
+        let mark = self.names.enter();
+        for (name, span, binding) in arguments {
+            self.define(name, span, binding);
+        }
+        let built = self.block_ops(region, ends);
+        self.names.leave(mark);
+        built
+    }
+
+    /// [`Self::region_ops`] in the region of names that is current.
+    pub(super) fn block_ops(&mut self, region: &'m Region, ends: Terminator) -> Built<Vec<ValueId>> {
+        let close = self.module.tokens[region.close as usize].span;
+        let [block] = &region.blocks[..] else {
+            return refuse(close, "this region has several blocks; only structured control flow (scf) is compiled");
+        };
+        if let Some(label) = block.label {
+            let span = self.module.tokens[label as usize].span;
+            return refuse(span, "labelled blocks are not compiled; use structured control flow (scf)");
+        }
+        for (at, op) in block.ops.iter().enumerate() {
+            let name = self.module.op_name(op);
+            let Some(found) = Terminator::ALL.into_iter().find(|terminator| terminator.name() == name) else {
+                self.op(op);
+                continue;
+            };
+            let mut reader = self.reader(op);
+            if found != ends {
+                return refuse(reader.span(), format!("this region ends in `{}`, found `{name}`", ends.name()));
+            }
+            if let Some(after) = block.ops.get(at + 1) {
+                let span = self.reader(after).span();
+                self.report(Refusal::At(span, format!("nothing may follow `{name}` in its region")));
+            }
+            self.span = reader.span();
+            return match ends {
+                Terminator::Yield | Terminator::FuncReturn => self.values_read(&mut reader),
+                Terminator::Condition => {
+                    let operands = self.values_read(&mut reader)?;
+                    match operands.first() {
+                        Some(first) if *self.ty(*first) == Type::Scalar(ScalarType::I1) => Ok(operands),
+                        _ => refuse(reader.span(), "`scf.condition` takes an i1 first"),
+                    }
+                }
+                Terminator::KernelReturn => reader.end().map(|()| Vec::new()),
+                Terminator::LaunchConfig => self.launch_config(&mut reader),
+            };
+        }
+        if ends == Terminator::Yield {
+            return Ok(Vec::new());
+        }
+        refuse(close, format!("this region must end in `{}`", ends.name()))
+    }
+
+    /// `[%a, %b : t, t]` and the end of the op.
+    fn values_read(&mut self, reader: &mut Reader<'m>) -> Built<Vec<ValueId>> {
+        if reader.peek() != Some(Kind::Value) {
+            reader.end()?;
+            return Ok(Vec::new());
+        }
+        let operands = self.operands(reader)?;
+        reader.expect(Kind::Colon)?;
+        for (at, (operand, _)) in operands.iter().enumerate() {
+            if at > 0 {
+                reader.expect(Kind::Comma)?;
+            }
+            self.typed(reader, *operand)?;
+        }
+        reader.end()?;
+        Ok(operands.into_iter().map(|(value, _)| value).collect())
+    }
+
+    /// `-> (t, t)` or `-> t`, if there.
+    fn result_types(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Type>> {
+        if !reader.accept(Kind::Arrow) {
+            return Ok(Vec::new());
+        }
+        if !reader.accept(Kind::ParenOpen) {
+            return Ok(vec![self.plain_type(reader)?]);
+        }
+        let mut types = Vec::new();
+        if reader.accept(Kind::ParenClose) {
+            return Ok(types);
+        }
+        loop {
+            types.push(self.plain_type(reader)?);
+            if !reader.accept(Kind::Comma) {
+                reader.expect(Kind::ParenClose)?;
+                return Ok(types);
+            }
+        }
+    }
+
+    /// Values that leave a region must have the types promised.
+    fn check_leaving(&self, what: &str, span: Span, values: &[ValueId], types: &[Type]) -> Built<()> {
+        if values.len() != types.len() {
+            return refuse(span, format!("{what}: {} values for {} results", values.len(), types.len()));
+        }
+        for (value, ty) in values.iter().zip(types) {
+            if !same(self.ty(*value), ty) {
+                return refuse(span, format!("{what}: a result is {ty}, found {}", self.ty(*value)));
+            }
+            // Strides are no part of a written type, but of the value's.
+            if let (Type::View(found), Type::View(promised)) = (self.ty(*value), ty) {
+                if !promised.strides.is_empty() && found.strides != promised.strides {
+                    return refuse(span, format!("{what}: views with different strides cannot meet here"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A region as a block of its own, ended by `kind` with the values it gives.
+    fn region_block(
+        &mut self,
+        region: &'m Region,
+        block_arguments: Vec<ValueId>,
+        names: Vec<(&'m str, Span, Binding)>,
+        ends: Terminator,
+    ) -> (BlockId, Built<Vec<ValueId>>) {
+        self.in_block(block_arguments, |builder| {
+            let values = builder.region_ops(region, names, ends)?;
+            let kind = if ends == Terminator::Condition { OpKind::Condition } else { OpKind::Yield };
+            builder.flags = crate::ops::Flags::default();
+            builder.push(kind, &values, Vec::new(), Vec::new());
+            Ok(values)
+        })
+    }
+
+    fn condition(&mut self, reader: &mut Reader<'m>) -> Built<ValueId> {
+        let span = reader.here();
+        let condition = self.operand(reader)?;
+        self.require(reader, condition, span, ScalarType::I1)?;
+        Ok(condition)
+    }
+
+    /// `scf.*`.
+    pub(super) fn scf_op(&mut self, reader: &mut Reader<'m>, op: &str) -> Built<Vec<Binding>> {
+        match op {
+            "if" => self.scf_if(reader),
+            "for" => self.scf_for(reader),
+            "while" => self.scf_while(reader),
+            "switch" => self.scf_switch(reader),
+            "lookup" => self.scf_lookup(reader),
+            "select" => self.scf_select(reader),
+            "schedule.fence" => {
+                reader.end()?;
+                Ok(Vec::new())
+            }
+            _ => self.unknown(reader, "scf.if, for, while, switch, lookup, select, yield, condition, schedule.fence"),
+        }
+    }
+
+    /// Branches as an op of `kind`, all leaving the same types.
+    fn branches(
+        &mut self,
+        kind: OpKind,
+        selector: ValueId,
+        regions: &[Option<&'m Region>],
+        types: &[Type],
+        what: &str,
+    ) -> Built<Vec<Binding>> {
+        let span = self.span;
+        let mut blocks = Vec::with_capacity(regions.len());
+        let mut reported = false;
+        let mut result_types = types.to_vec();
+        for (at, region) in regions.iter().enumerate() {
+            let (block, values) = match region {
+                Some(region) => self.region_block(region, Vec::new(), Vec::new(), Terminator::Yield),
+                None => self.in_block(Vec::new(), |builder| {
+                    builder.push(OpKind::Yield, &[], Vec::new(), Vec::new());
+                    Ok(Vec::new())
+                }),
+            };
+            self.span = span;
+            blocks.push(block);
+            match values.and_then(|values| self.check_leaving(what, span, &values, &result_types).map(|()| values)) {
+                Ok(values) if at == 0 => {
+                    // From now on with strides.
+                    result_types = values.iter().map(|value| self.ty(*value).clone()).collect();
+                    if let Err(refusal) = self.check_escaping(&result_types, span) {
+                        self.report(refusal);
+                        reported = true;
+                    }
+                }
+                Ok(_) => {}
+                Err(refusal) => {
+                    self.report(refusal);
+                    reported = true;
+                }
+            }
+        }
+        if reported {
+            return Err(Refusal::Reported);
+        }
+        let results: Vec<ValueId> = result_types.into_iter().map(|ty| self.new_value(ty)).collect();
+        self.push(kind, &[selector], results.clone(), blocks);
+        Ok(results.into_iter().map(Binding::Value).collect())
+    }
+
+    /// A view may leave the block it was made in only if its extents and strides are known outside.
+    fn check_escaping(&self, types: &[Type], span: Span) -> Built<()> {
+        for ty in types {
+            // Extents were written outside, so they are known there; strides may have been computed inside.
+            if let Type::View(view) = ty {
+                if view.strides.iter().any(|stride| matches!(stride, Dim::Value(value) if !self.is_visible(*value))) {
+                    return refuse(
+                        span,
+                        "the strides of a view made in a region are not known outside; make the view outside",
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds one region in place of the op.
+    fn taken(&mut self, region: Option<&'m Region>, types: &[Type], what: &str) -> Built<Vec<Binding>> {
+        let span = self.span;
+        let values = match region {
+            Some(region) => self.region_ops(region, Vec::new(), Terminator::Yield)?,
+            None => Vec::new(),
+        };
+        self.check_leaving(what, span, &values, types)?;
+        Ok(values.into_iter().map(Binding::Value).collect())
+    }
+
+    fn scf_if(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+        let condition = self.condition(reader)?;
+        let types = self.result_types(reader)?;
+        let then = reader.region()?;
+        let otherwise = if reader.accept_word("else") { Some(reader.region()?) } else { None };
+        reader.end()?;
+        if otherwise.is_none() && !types.is_empty() {
+            return refuse(reader.span(), "`scf.if` with results needs an `else`");
+        }
+        match self.constant_of(condition) {
+            Some(bits) if self.mode == Mode::Specialise => {
+                self.taken(if bits == 1 { Some(then) } else { otherwise }, &types, "scf.if")
+            }
+            _ => self.branches(OpKind::If, condition, &[Some(then), otherwise], &types, "scf.if"),
+        }
+    }
+
+    /// `(%a = %x : T, ..)` or `(%a = %x, %b = %y : T, U)`.
+    fn bindings(&mut self, reader: &mut Reader<'m>) -> Built<Vec<(&'m str, Span, ValueId)>> {
+        let mut bindings = Vec::new();
+        reader.expect(Kind::ParenOpen)?;
+        if reader.accept(Kind::ParenClose) {
+            return Ok(bindings);
+        }
+        loop {
+            let group = bindings.len();
+            loop {
+                let (name, span) = reader.value_name()?;
+                reader.expect(Kind::Equal)?;
+                let value = self.operand(reader)?;
+                bindings.push((name, span, value));
+                if !reader.accept(Kind::Comma) {
+                    break;
+                }
+            }
+            reader.expect(Kind::Colon)?;
+            for at in group..bindings.len() {
+                if at > group {
+                    reader.expect(Kind::Comma)?;
+                }
+                self.typed(reader, bindings[at].2)?;
+            }
+            if !reader.accept(Kind::Comma) {
+                reader.expect(Kind::ParenClose)?;
+                return Ok(bindings);
+            }
+        }
+    }
+
+    fn scf_for(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+        let (induction, induction_span) = reader.value_name()?;
+        reader.expect(Kind::Equal)?;
+        reader.expect(Kind::BracketOpen)?;
+        let span = reader.here();
+        let low = self.bound(reader, ScalarType::Index)?;
+        let ty = match self.ty(low).scalar() {
+            Some(ty) if ty.is_address() => ty,
+            _ => {
+                return refuse(span, format!("a loop bound is an index or offset, found {}", self.ty(low)));
+            }
+        };
+        reader.expect_word("to")?;
+        let span = reader.here();
+        let high = self.bound(reader, ty)?;
+        self.require(reader, high, span, ty)?;
+        reader.expect_word("step")?;
+        let span = reader.here();
+        let step = self.bound(reader, ty)?;
+        self.require(reader, step, span, ty)?;
+        reader.expect(Kind::BracketClose)?;
+        if self.constant_of(step).is_some_and(|step| step as i64 <= 0) {
+            return refuse(span, "the step of a loop is positive");
+        }
+        let carried = if reader.peek() == Some(Kind::ParenOpen) { self.bindings(reader)? } else { Vec::new() };
+        let types = self.result_types(reader)?;
+        self.loop_hints(reader)?;
+        let region = reader.region()?;
+        reader.end()?;
+        let op_span = self.span;
+        let inits: Vec<ValueId> = carried.iter().map(|(_, _, value)| *value).collect();
+        self.check_leaving("scf.for: initial values", op_span, &inits, &types)?;
+        if let (Mode::Specialise, Some(low), Some(high)) = (self.mode, self.constant_of(low), self.constant_of(high)) {
+            let predicate = if ty == ScalarType::Index { IntPredicate::Slt } else { IntPredicate::Ult };
+            if !eval::compare_int(predicate, ty, low, high) {
+                return Ok(inits.into_iter().map(Binding::Value).collect());
+            }
+        }
+        let mut arguments = vec![self.new_value(Type::Scalar(ty))];
+        let mut names = vec![(induction, induction_span, Binding::Value(arguments[0]))];
+        let mut types = Vec::new();
+        for (name, span, init) in carried {
+            let ty = self.ty(init).clone();
+            let argument = self.new_value(ty.clone());
+            types.push(ty);
+            arguments.push(argument);
+            names.push((name, span, Binding::Value(argument)));
+        }
+        let (block, values) = self.region_block(region, arguments, names, Terminator::Yield);
+        self.span = op_span;
+        self.check_leaving("scf.for: carried values", op_span, &values?, &types)?;
+        let results: Vec<ValueId> = types.into_iter().map(|ty| self.new_value(ty)).collect();
+        let mut operands = vec![low, high, step];
+        operands.extend(inits);
+        self.push(OpKind::For, &operands, results.clone(), vec![block]);
+        Ok(results.into_iter().map(Binding::Value).collect())
+    }
+
+    /// `pipeline(%d)`, `unroll`, `unroll(%f)`, `schedule(word)`: none changes a result.
+    fn loop_hints(&mut self, reader: &mut Reader<'m>) -> Built<()> {
+        loop {
+            if reader.accept_word("unroll") {
+                if reader.accept(Kind::ParenOpen) {
+                    self.bound(reader, ScalarType::Index)?;
+                    reader.expect(Kind::ParenClose)?;
+                }
+            } else if reader.accept_word("pipeline") {
+                reader.expect(Kind::ParenOpen)?;
+                self.bound(reader, ScalarType::Index)?;
+                reader.expect(Kind::ParenClose)?;
+            } else if reader.accept_word("schedule") {
+                reader.expect(Kind::ParenOpen)?;
+                let legal = "one of linear, interleaved, recurrence";
+                reader.choose(legal, |word| matches!(word, "linear" | "interleaved" | "recurrence").then_some(()))?;
+                reader.expect(Kind::ParenClose)?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn scf_while(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+        let carried = if reader.peek() == Some(Kind::ParenOpen) { self.bindings(reader)? } else { Vec::new() };
+        let types = self.result_types(reader)?;
+        let before = reader.region()?;
+        reader.expect_word("do")?;
+        let mut forwarded = Vec::new();
+        if reader.accept(Kind::ParenOpen) && !reader.accept(Kind::ParenClose) {
+            loop {
+                let (name, span) = reader.value_name()?;
+                reader.expect(Kind::Colon)?;
+                forwarded.push((name, span, self.plain_type(reader)?));
+                if !reader.accept(Kind::Comma) {
+                    reader.expect(Kind::ParenClose)?;
+                    break;
+                }
+            }
+        }
+        let after = reader.region()?;
+        reader.end()?;
+        let op_span = self.span;
+        let mut inits = Vec::new();
+        let mut arguments = Vec::new();
+        let mut names = Vec::new();
+        let mut state = Vec::new();
+        for (name, span, init) in carried {
+            let ty = self.ty(init).clone();
+            let argument = self.new_value(ty.clone());
+            state.push(ty);
+            inits.push(init);
+            arguments.push(argument);
+            names.push((name, span, Binding::Value(argument)));
+        }
+        let (before, values) = self.region_block(before, arguments, names, Terminator::Condition);
+        self.span = op_span;
+        let values = values?;
+        self.check_leaving("scf.while", op_span, &values[1..], &types)?;
+        let types: Vec<Type> = values[1..].iter().map(|value| self.ty(*value).clone()).collect();
+        self.check_escaping(&types, op_span)?;
+        if forwarded.len() != types.len() {
+            let message = format!("`scf.while` forwards {} values, `do` takes {}", types.len(), forwarded.len());
+            return refuse(op_span, message);
+        }
+        let mut arguments = Vec::new();
+        let mut names = Vec::new();
+        for ((name, span, written), ty) in forwarded.into_iter().zip(&types) {
+            if !same(&written, ty) {
+                return refuse(span, format!("`%{name}` is forwarded as {ty}, found {written}"));
+            }
+            let argument = self.new_value(ty.clone());
+            arguments.push(argument);
+            names.push((name, span, Binding::Value(argument)));
+        }
+        let (after, values) = self.region_block(after, arguments, names, Terminator::Yield);
+        self.span = op_span;
+        self.check_leaving("scf.while: state", op_span, &values?, &state)?;
+        let results: Vec<ValueId> = types.into_iter().map(|ty| self.new_value(ty)).collect();
+        self.push(OpKind::While, &inits, results.clone(), vec![before, after]);
+        Ok(results.into_iter().map(Binding::Value).collect())
+    }
+
+    fn selector(&mut self, reader: &mut Reader<'m>) -> Built<ValueId> {
+        let span = reader.here();
+        let selector = self.operand(reader)?;
+        self.require(reader, selector, span, ScalarType::Index)?;
+        Ok(selector)
+    }
+
+    fn scf_switch(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+        let selector = self.selector(reader)?;
+        let types = self.result_types(reader)?;
+        reader.expect(Kind::BraceOpen)?;
+        let mut keys: Vec<i64> = Vec::new();
+        let mut regions = Vec::new();
+        let mut default = None;
+        while !reader.accept(Kind::BraceClose) {
+            let span = reader.here();
+            if reader.accept_word("default") {
+                if default.replace(reader.region()?).is_some() {
+                    return refuse(span, "`scf.switch` has one `default`");
+                }
+                continue;
+            }
+            if !reader.accept_word("case") {
+                return reader.expected("`case`, `default` or `}`");
+            }
+            let (key, span) = reader.int()?;
+            if keys.last().is_some_and(|last| *last >= key) {
+                return refuse(span, "the keys of a switch ascend and are unique");
+            }
+            keys.push(key);
+            regions.push(Some(reader.region()?));
+        }
+        reader.end()?;
+        let Some(default) = default else {
+            return refuse(reader.span(), "`scf.switch` needs a `default`");
+        };
+        if let (Mode::Specialise, Some(selected)) = (self.mode, self.constant_of(selector)) {
+            let region = keys.binary_search(&(selected as i64)).map_or(Some(default), |at| regions[at]);
+            return self.taken(region, &types, "scf.switch");
+        }
+        regions.push(Some(default));
+        self.branches(OpKind::Switch(keys.into_boxed_slice()), selector, &regions, &types, "scf.switch")
+    }
+
+    /// `%sel { 0 = (%x, %y), .. } default(%p, %q) : index, T, U`: a chain of selects, the rows being values already.
+    fn scf_lookup(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+        let selector = self.selector(reader)?;
+        let mut rows: Vec<(i64, Vec<ValueId>)> = Vec::new();
+        reader.expect(Kind::BraceOpen)?;
+        while !reader.accept(Kind::BraceClose) {
+            if !rows.is_empty() {
+                reader.expect(Kind::Comma)?;
+            }
+            let (key, span) = reader.int()?;
+            if rows.last().is_some_and(|(last, _)| *last >= key) {
+                return refuse(span, "the keys of a lookup ascend and are unique");
+            }
+            reader.expect(Kind::Equal)?;
+            rows.push((key, self.row(reader)?));
+        }
+        reader.expect_word("default")?;
+        let default = self.row(reader)?;
+        reader.expect(Kind::Colon)?;
+        self.typed(reader, selector)?;
+        for value in &default {
+            reader.expect(Kind::Comma)?;
+            self.typed(reader, *value)?;
+        }
+        reader.end()?;
+        let types: Vec<Type> = default.iter().map(|value| self.ty(*value).clone()).collect();
+        let mut results = default;
+        for (key, row) in rows {
+            self.check_leaving("scf.lookup: a row", self.span, &row, &types)?;
+            let key = self.index(key);
+            let hit = self.emit(OpKind::CompareI(IntPredicate::Eq), &[selector, key], Type::Scalar(ScalarType::I1));
+            for ((result, value), ty) in results.iter_mut().zip(row).zip(&types) {
+                *result = self.emit(OpKind::Select, &[hit, value, *result], ty.clone());
+            }
+        }
+        Ok(results.into_iter().map(Binding::Value).collect())
+    }
+
+    /// `(%x, %y)`.
+    fn row(&mut self, reader: &mut Reader<'m>) -> Built<Vec<ValueId>> {
+        reader.expect(Kind::ParenOpen)?;
+        let values = self.operands(reader)?;
+        reader.expect(Kind::ParenClose)?;
+        Ok(values.into_iter().map(|(value, _)| value).collect())
+    }
+
+    fn scf_select(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+        let condition = self.condition(reader)?;
+        reader.expect(Kind::Comma)?;
+        let [a, b] = self.same_operands::<2>(reader)?;
+        reader.expect(Kind::Colon)?;
+        self.typed(reader, a)?;
+        reader.end()?;
+        let ty = self.ty(a).clone();
+        self.check_leaving("scf.select", self.span, &[b], std::slice::from_ref(&ty))?;
+        Ok(one(self.emit(OpKind::Select, &[condition, a, b], ty)))
+    }
+
+    // Functions.
+
+    /// `(%a: T, ..)`: names at once, types later, when the names have values.
+    pub(super) fn signature(&mut self, reader: &mut Reader<'m>) -> Built<Signature<'m>> {
+        reader.expect(Kind::ParenOpen)?;
+        let mut signature = Signature { parameters: Vec::new(), types_at: Vec::new() };
+        if reader.accept(Kind::ParenClose) {
+            return Ok(signature);
+        }
+        loop {
+            let (name, span) = reader.value_name()?;
+            if signature.parameters.iter().any(|(other, _)| *other == name) {
+                return refuse(span, format!("`%{name}` is already a parameter"));
+            }
+            reader.expect(Kind::Colon)?;
+            signature.parameters.push((name, span));
+            signature.types_at.push(reader.at);
+            let mut depth = 0usize;
+            loop {
+                match reader.peek() {
+                    Some(Kind::Less | Kind::BracketOpen | Kind::ParenOpen) => depth += 1,
+                    Some(Kind::Comma | Kind::ParenClose) if depth == 0 => break,
+                    Some(Kind::Greater | Kind::BracketClose | Kind::ParenClose) => depth = depth.saturating_sub(1),
+                    Some(_) => {}
+                    None => return reader.expected("`,` or `)`"),
+                }
+                reader.at += 1;
+            }
+            if !reader.accept(Kind::Comma) {
+                reader.expect(Kind::ParenClose)?;
+                return Ok(signature);
+            }
+        }
+    }
+
+    /// The scalar or buffer type of each parameter of a kernel's signature.
+    pub(super) fn abi_types(&mut self, reader: &Reader<'m>, signature: &Signature<'m>) -> Built<Vec<Type>> {
+        let mut types = Vec::new();
+        for (at, (name, span)) in signature.types_at.iter().zip(&signature.parameters) {
+            let mut reader = reader.clone();
+            reader.at = *at;
+            let ty = self.plain_type(&mut reader)?;
+            if !matches!(ty, Type::Scalar(_) | Type::Buffer) {
+                return refuse(*span, format!("a kernel's arguments are scalars and buffers; `%{name}` is {ty}"));
+            }
+            types.push(ty);
+        }
+        Ok(types)
+    }
+
+    /// `func.*` inside a body.
+    pub(super) fn func_op(&mut self, reader: &mut Reader<'m>, op: &str) -> Built<Vec<Binding>> {
+        if op != "call" {
+            return self.unknown(reader, "func.call");
+        }
+        self.modifiers(reader, &["pure", "hot", "cold", "inline", "noinline"]);
+        let (callee, callee_span) = reader.symbol()?;
+        reader.expect(Kind::ParenOpen)?;
+        let mut arguments = Vec::new();
+        if !reader.accept(Kind::ParenClose) {
+            arguments = self.operands(reader)?;
+            reader.expect(Kind::ParenClose)?;
+        }
+        reader.expect(Kind::Colon)?;
+        reader.expect(Kind::ParenOpen)?;
+        for (at, (argument, _)) in arguments.iter().enumerate() {
+            if at > 0 {
+                reader.expect(Kind::Comma)?;
+            }
+            self.typed(reader, *argument)?;
+        }
+        reader.expect(Kind::ParenClose)?;
+        let types = self.result_types(reader)?;
+        reader.end()?;
+        let arguments: Vec<ValueId> = arguments.into_iter().map(|(value, _)| value).collect();
+        self.call(callee, callee_span, &arguments, &types)
+    }
+
+    fn modifiers(&self, reader: &mut Reader<'m>, words: &[&str]) {
+        for word in words {
+            reader.accept_word(word);
+        }
+    }
+
+    /// Builds the body of `callee` here.
+    fn call(&mut self, callee: &'m str, span: Span, arguments: &[ValueId], types: &[Type]) -> Built<Vec<Binding>> {
+        let module: &'m Module = self.module;
+        let Some(op) = module.symbols.get(callee).map(|at| &module.ops[*at]) else {
+            return refuse(span, format!("`@{callee}` is not defined in this text"));
+        };
+        let kind = module.op_name(op);
+        if kind != "func.def" {
+            return refuse(span, format!("`@{callee}` is a `{kind}`; a call needs a `func.def`"));
+        }
+        if self.calls.contains(&callee) {
+            return refuse(span, format!("`@{callee}` calls itself; recursion is not legal in a kernel"));
+        }
+        if self.calls.len() == MAX_CALL_DEPTH {
+            return refuse(span, format!("calls are nested deeper than {MAX_CALL_DEPTH}"));
+        }
+        self.calls.push(callee);
+        let outer = (std::mem::take(&mut self.names), self.span);
+        let built = self.function_body(op, span, Some((arguments, types)));
+        (self.names, self.span) = outer;
+        self.calls.pop();
+        Ok(built?.into_iter().map(Binding::Value).collect())
+    }
+
+    /// The modifiers of a `func.def` up to its symbol.
+    fn function_head(&mut self, reader: &mut Reader<'m>) -> Built<()> {
+        loop {
+            match reader.peek() {
+                Some(Kind::Symbol) => {
+                    reader.symbol()?;
+                    return Ok(());
+                }
+                Some(Kind::Word) => {
+                    let (word, span) = reader.word("a modifier")?;
+                    match word {
+                        "public" | "retain" | "host" | "device" | "initializer" | "deinitializer" | "pure" | "hot"
+                        | "cold" | "inline" | "noinline" => {}
+                        "target" | "abi" | "export" => {
+                            reader.expect(Kind::ParenOpen)?;
+                            while !reader.accept(Kind::ParenClose) {
+                                reader.attribute()?;
+                                reader.accept(Kind::Comma);
+                            }
+                        }
+                        _ => return refuse(span, format!("`{word}` is no modifier of a function")),
+                    }
+                }
+                _ => return reader.expected("a modifier or the function's symbol"),
+            }
+        }
+    }
+
+    /// Builds a function's body into the current block. Without a call, parameters are unknown values.
+    pub(super) fn function_body(
+        &mut self,
+        op: &'m syntax::Op,
+        span: Span,
+        call: Option<(&[ValueId], &[Type])>,
+    ) -> Built<Vec<ValueId>> {
+        let mut reader = self.reader(op);
+        self.function_head(&mut reader)?;
+        let signature = self.signature(&mut reader)?;
+        let mark = self.names.enter();
+        let built = self.function_inner(&mut reader, &signature, span, call);
+        self.names.leave(mark);
+        built
+    }
+
+    fn function_inner(
+        &mut self,
+        reader: &mut Reader<'m>,
+        signature: &Signature<'m>,
+        span: Span,
+        call: Option<(&[ValueId], &[Type])>,
+    ) -> Built<Vec<ValueId>> {
+        if let Some((arguments, _)) = call {
+            if arguments.len() != signature.parameters.len() {
+                let message = format!("{} arguments for {} parameters", arguments.len(), signature.parameters.len());
+                return refuse(span, message);
+            }
+            for ((name, at), value) in signature.parameters.iter().zip(arguments) {
+                self.define(name, *at, Binding::Value(*value));
+            }
+        } else {
+            self.unknown_parameters(reader, signature)?;
+        }
+        for (at, (name, name_span)) in signature.types_at.iter().zip(&signature.parameters) {
+            let mut typed = reader.clone();
+            typed.at = *at;
+            let written = self.plain_type(&mut typed)?;
+            let value = self.value_named(name, *name_span)?;
+            if !same(self.ty(value), &written) {
+                let message = format!("`%{name}` is {written}, the argument is {}", self.ty(value));
+                return refuse(span, message);
+            }
+        }
+        let declared = self.result_types(reader)?;
+        if let Some((_, types)) = call {
+            let fits = declared.len() == types.len() && declared.iter().zip(types).all(|(a, b)| same(a, b));
+            if !fits {
+                return refuse(span, "the results written here are not those of the function");
+            }
+        }
+        self.where_clause(reader)?;
+        let region = reader.region()?;
+        reader.end()?;
+        let close = self.module.tokens[region.close as usize].span;
+        let values = self.block_ops(region, Terminator::FuncReturn)?;
+        self.check_leaving("func.return", close, &values, &declared)?;
+        Ok(values)
+    }
+
+    /// Values to verify a function on its own with: scalars first, since the types of others name them.
+    fn unknown_parameters(&mut self, reader: &Reader<'m>, signature: &Signature<'m>) -> Built<()> {
+        for pass in 0..2 {
+            for (at, (name, span)) in signature.types_at.iter().zip(&signature.parameters) {
+                let mut typed = reader.clone();
+                typed.at = *at;
+                let shaped = matches!(typed.token(), Some(token) if matches!(typed.text(token), "view" | "vector"));
+                if shaped != (pass == 1) {
+                    continue;
+                }
+                let (ty, layout) = self.written(&mut typed)?;
+                let ty = match ty {
+                    Type::View(view) => Type::View(self.place(view, layout)?),
+                    other => other,
+                };
+                let value = self.new_value(ty);
+                self.define(name, *span, Binding::Value(value));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the names of the caller away while `build` runs.
+    pub(super) fn isolated<T>(&mut self, build: impl FnOnce(&mut Self) -> T) -> T {
+        let outer = std::mem::replace(&mut self.names, Names::default());
+        let built = build(self);
+        self.names = outer;
+        built
+    }
+}

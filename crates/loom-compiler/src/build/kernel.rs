@@ -1,0 +1,519 @@
+//! `kernel.def`: the launch region, then the body; and the ops that only a kernel has.
+
+use crate::diag::{Built, refuse};
+use crate::eval;
+use crate::ir::{Body, Kernel, MAX_WORKGROUP_ITEMS, Op, Parameter, ParameterKind, Span, ValueId};
+use crate::launch::LaunchProgram;
+use crate::lex::Kind;
+use crate::ops::{Axis, BarrierScope, IdKind, OpKind, SUBGROUP_SIZE, ShuffleMode};
+use crate::reader::{Attribute, Reader};
+use crate::simplify;
+use crate::syntax;
+use crate::types::{ScalarType, Type};
+
+use super::control::Terminator;
+use super::names::Binding;
+use super::vector::{COMBINES, combine};
+use super::{Builder, Mode, Place, one};
+
+/// The most arguments of one signature.
+const MAX_PARAMETERS: usize = 256;
+
+const AXES: &str = "an axis: x, y or z";
+
+fn axis(word: &str) -> Option<Axis> {
+    Some(match word {
+        "x" => Axis::X,
+        "y" => Axis::Y,
+        "z" => Axis::Z,
+        _ => return None,
+    })
+}
+
+impl<'m> Builder<'m> {
+    /// Verifies every kernel and function of the module.
+    pub(crate) fn verify_all(&mut self) {
+        let module = self.module;
+        for op in &module.ops {
+            if self.diagnostics.is_full() {
+                return;
+            }
+            match module.op_name(op) {
+                "kernel.def" => {
+                    self.kernel(op);
+                }
+                "func.def" => {
+                    let span = module.tokens[op.name as usize].span;
+                    self.place = Place::Device;
+                    let built = self.isolated(|builder| builder.function_body(op, span, None));
+                    if let Err(refusal) = built {
+                        self.report(refusal);
+                    }
+                    self.take_body();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Builds the kernel that `op` defines; refusals are reported.
+    pub(crate) fn kernel(&mut self, op: &'m syntax::Op) -> Option<Kernel> {
+        let built = self.kernel_def(op);
+        if let Err(refusal) = built {
+            self.report(refusal);
+            self.take_body();
+            return None;
+        }
+        built.ok()
+    }
+
+    fn kernel_def(&mut self, op: &'m syntax::Op) -> Built<Kernel> {
+        let mut reader = self.reader(op);
+        self.span = reader.span();
+        self.workgroup_size = None;
+        self.workgroup_bytes = 0;
+        self.private_bytes = 0;
+        let name = self.kernel_head(&mut reader)?;
+        let workload_signature = self.signature(&mut reader)?;
+        let config = reader.region()?;
+        reader.expect_word("launch")?;
+        // Before June 2026 one list stood for both.
+        let launch_signature =
+            if reader.peek() == Some(Kind::ParenOpen) { Some(self.signature(&mut reader)?) } else { None };
+        let where_at = reader.clone();
+        if reader.accept_word("where") {
+            while reader.peek().is_some_and(|kind| kind != Kind::BraceOpen) {
+                reader.at += 1;
+            }
+        }
+        let body = reader.region()?;
+        reader.end()?;
+
+        self.place = Place::Launch;
+        let types = self.abi_types(&reader, &workload_signature)?;
+        let workload = parameters(&workload_signature.parameters, &types);
+        if launch_signature.is_some() {
+            for (ty, (name, span)) in types.iter().zip(&workload_signature.parameters) {
+                if *ty == Type::Buffer {
+                    return refuse(*span, format!("a workload argument is a scalar; `%{name}` is a buffer"));
+                }
+            }
+        }
+        let arguments = self.arguments(&workload_signature.parameters, &types)?;
+        let launch = self.region_ops(config, arguments, Terminator::LaunchConfig)?;
+        let workgroup_size = self.constant_sizes(&launch[3..6])?;
+        self.span = reader.span();
+        self.push(OpKind::Yield, &launch[..3], Vec::new(), Vec::new());
+        let mut launch_body = self.take_body();
+        simplify::remove_dead(&mut launch_body);
+        let launch = LaunchProgram { workload, workgroup_size, body: launch_body };
+
+        self.place = Place::Device;
+        self.workgroup_size = (self.mode == Mode::Specialise).then_some(workgroup_size);
+        let signature = launch_signature.as_ref().unwrap_or(&workload_signature);
+        let types = self.abi_types(&reader, signature)?;
+        let parameters = parameters(&signature.parameters, &types);
+        let arguments = self.arguments(&signature.parameters, &types)?;
+        let mark = self.names.enter();
+        for (name, span, binding) in arguments {
+            self.define(name, span, binding);
+        }
+        let mut clause = where_at;
+        self.where_clause(&mut clause)?;
+        let ended = self.block_ops(body, Terminator::KernelReturn);
+        self.names.leave(mark);
+        ended?;
+        self.push(OpKind::Return, &[], Vec::new(), Vec::new());
+        let mut body = self.take_body();
+        simplify::remove_dead(&mut body);
+        let workgroup_bytes = workgroup_bytes(&body);
+        Ok(Kernel { name, parameters, launch, workgroup_size, workgroup_bytes, body })
+    }
+
+    /// `[retain] [target(@t)] [export("name")] [linkage(..)] @sym`: the kernel's name.
+    fn kernel_head(&mut self, reader: &mut Reader<'m>) -> Built<String> {
+        let mut export = None;
+        loop {
+            if reader.peek() == Some(Kind::Symbol) {
+                let (symbol, _) = reader.symbol()?;
+                return Ok(export.unwrap_or_else(|| symbol.to_owned()));
+            }
+            let (word, span) =
+                reader.word("retain, target(@t), export(\"name\"), linkage(..) or the kernel's symbol")?;
+            match word {
+                "retain" => {}
+                "export" => {
+                    reader.expect(Kind::ParenOpen)?;
+                    export = Some(reader.string()?);
+                    if reader.accept(Kind::Comma) {
+                        reader.dictionary()?;
+                    }
+                    reader.expect(Kind::ParenClose)?;
+                }
+                "linkage" => {
+                    reader.expect(Kind::ParenOpen)?;
+                    reader
+                        .choose("default or dso_local", |word| matches!(word, "default" | "dso_local").then_some(()))?;
+                    reader.expect(Kind::ParenClose)?;
+                }
+                "target" => {
+                    reader.expect(Kind::ParenOpen)?;
+                    let (symbol, span) = reader.symbol()?;
+                    reader.expect(Kind::ParenClose)?;
+                    self.check_target(symbol, span)?;
+                }
+                _ => {
+                    return refuse(
+                        span,
+                        format!("`{word}` is no modifier of a kernel; legal: retain, target, export, linkage"),
+                    );
+                }
+            }
+        }
+    }
+
+    /// A kernel made for another machine runs here iff its subgroups are as wide as ours.
+    fn check_target(&mut self, symbol: &str, span: Span) -> Built<()> {
+        let module = self.module;
+        let Some(op) = module.symbols.get(symbol).map(|at| &module.ops[*at]) else {
+            return refuse(
+                span,
+                format!("`@{symbol}` is not defined; a target is a record such as `target.generic<reference> @t`"),
+            );
+        };
+        let kind = module.op_name(op);
+        if !(kind.ends_with(".target") || kind.starts_with("target.")) {
+            return refuse(span, format!("`@{symbol}` is a `{kind}`, not a target record"));
+        }
+        if kind.starts_with("aie2p") {
+            return refuse(span, format!("`@{symbol}` is an NPU: its kernels have no work-items"));
+        }
+        let mut reader = self.reader(op);
+        while reader.peek().is_some_and(|kind| kind != Kind::BraceOpen) {
+            reader.at += 1;
+        }
+        for entry in reader.dictionary()? {
+            if entry.key == "subgroup_size" && entry.value != Attribute::Int(i64::from(SUBGROUP_SIZE)) {
+                return refuse(
+                    span,
+                    format!(
+                        "`@{symbol}` asks for other subgroups than those of {SUBGROUP_SIZE} work-items compiled here"
+                    ),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Entry arguments and their names.
+    fn arguments(&mut self, names: &[(&'m str, Span)], types: &[Type]) -> Built<Vec<(&'m str, Span, Binding)>> {
+        if let Some((_, span)) = names.get(MAX_PARAMETERS) {
+            return refuse(*span, format!("more than {MAX_PARAMETERS} arguments"));
+        }
+        let mut arguments = Vec::new();
+        for ((name, span), ty) in names.iter().zip(types) {
+            let value = self.new_value(ty.clone());
+            self.body.blocks[0].arguments.push(value);
+            arguments.push((*name, *span, Binding::Value(value)));
+        }
+        Ok(arguments)
+    }
+
+    /// `workgroups(%x, %y, %z) workgroup_size(%x, %y, %z) [cluster_size(%x, %y, %z)] : index`: counts, then sizes.
+    pub(super) fn launch_config(&mut self, reader: &mut Reader<'m>) -> Built<Vec<ValueId>> {
+        let mut values = Vec::new();
+        for (clause, optional) in [("workgroups", false), ("workgroup_size", false), ("cluster_size", true)] {
+            if optional && reader.peek() == Some(Kind::Colon) {
+                break;
+            }
+            reader.expect_word(clause)?;
+            reader.expect(Kind::ParenOpen)?;
+            for at in 0..3 {
+                if at > 0 {
+                    reader.expect(Kind::Comma)?;
+                }
+                let span = reader.here();
+                let value = self.bound(reader, ScalarType::Index)?;
+                self.require(reader, value, span, ScalarType::Index)?;
+                if optional && self.constant_of(value).is_some_and(|size| size != 1) {
+                    return refuse(span, "clusters of several workgroups are not compiled here");
+                }
+                values.push(value);
+            }
+            reader.expect(Kind::ParenClose)?;
+        }
+        reader.expect(Kind::Colon)?;
+        let span = reader.here();
+        if self.plain_type(reader)? != Type::Scalar(ScalarType::Index) {
+            return refuse(span, "the launch geometry is of type index");
+        }
+        reader.end()?;
+        Ok(values)
+    }
+
+    /// The workgroup size, which must be known now.
+    fn constant_sizes(&mut self, sizes: &[ValueId]) -> Built<[u32; 3]> {
+        let mut constants = [1u32; 3];
+        for (constant, size) in constants.iter_mut().zip(sizes) {
+            match self.constant_of(*size) {
+                Some(value @ 1..=1024) => *constant = value as u32,
+                Some(value) => {
+                    let message = format!("a workgroup size is 1 to {MAX_WORKGROUP_ITEMS}, found {}", value as i64);
+                    return refuse(self.span, message);
+                }
+                None if self.mode == Mode::Verify => {}
+                None => {
+                    return refuse(self.span, "the workgroup size must be constant once config is bound");
+                }
+            }
+        }
+        let items: u64 = constants.iter().map(|size| u64::from(*size)).product();
+        if items > u64::from(MAX_WORKGROUP_ITEMS) {
+            return refuse(
+                self.span,
+                format!("a workgroup has at most {MAX_WORKGROUP_ITEMS} work-items, found {items}"),
+            );
+        }
+        Ok(constants)
+    }
+
+    /// `kernel.*` and `target.*` inside a body.
+    pub(super) fn kernel_op(&mut self, reader: &mut Reader<'m>, op: &str) -> Built<Vec<Binding>> {
+        if reader.name() == "target.subgroup.size" {
+            self.index_type(reader)?;
+            return Ok(one(self.index(i64::from(SUBGROUP_SIZE))));
+        }
+        if self.place == Place::Launch {
+            return refuse(
+                reader.span(),
+                format!("`{}`: the launch-config region runs on the host, before there are work-items", reader.name()),
+            );
+        }
+        match op {
+            "workitem.id" => self.axis_id(reader, IdKind::WorkItem),
+            "workgroup.id" => self.axis_id(reader, IdKind::WorkGroup),
+            "workgroup.count" => self.axis_id(reader, IdKind::WorkGroupCount),
+            "workitem.dispatch.id" => self.axis_id(reader, IdKind::Dispatch),
+            "workgroup.size" => {
+                let axis = reader.keyword(AXES, axis)?;
+                self.index_type(reader)?;
+                let size = self.workgroup_size.map(|size| size[axis.index()]);
+                Ok(one(self.known_index(size)))
+            }
+            "subgroup.id" => self.place_id(reader, IdKind::Subgroup),
+            "subgroup.lane.id" => self.place_id(reader, IdKind::SubgroupLane),
+            "subgroup.size" => {
+                self.index_type(reader)?;
+                Ok(one(self.index(i64::from(SUBGROUP_SIZE))))
+            }
+            "subgroup.count" => {
+                self.index_type(reader)?;
+                let items = self.workgroup_size.map(|size| size.iter().product::<u32>());
+                Ok(one(self.known_index(items.map(|items| items.div_ceil(SUBGROUP_SIZE)))))
+            }
+            "barrier" => self.barrier(reader),
+            "subgroup.shuffle" => self.shuffle(reader),
+            "subgroup.reduce" => self.subgroup_reduce(reader),
+            "workgroup.reduce" => {
+                let kind = self.keyword_and_flags(reader, COMBINES, combine)?;
+                let span = reader.here();
+                let value = self.operand(reader)?;
+                reader.expect(Kind::Colon)?;
+                self.typed(reader, value)?;
+                reader.end()?;
+                let element = self.check_exchanged(reader, value, span)?;
+                self.check_combine(reader, kind, element, span)?;
+                let ty = self.ty(value).clone();
+                Ok(one(self.emit_here(OpKind::WorkgroupReduce(kind), &[value], ty)))
+            }
+            _ => self.unknown(
+                reader,
+                "kernel.workitem.id, workitem.dispatch.id, workgroup.id, workgroup.size, workgroup.count, subgroup.id, \
+                 subgroup.count, subgroup.size, subgroup.lane.id, barrier, subgroup.shuffle, subgroup.reduce, \
+                 workgroup.reduce, return",
+            ),
+        }
+    }
+
+    fn index_type(&mut self, reader: &mut Reader<'m>) -> Built<()> {
+        reader.expect(Kind::Colon)?;
+        let span = reader.here();
+        if self.plain_type(reader)? != Type::Scalar(ScalarType::Index) {
+            return refuse(span, format!("`{}` is an index", reader.name()));
+        }
+        reader.end()
+    }
+
+    /// The constant, or while config is unknown, some index.
+    fn known_index(&mut self, value: Option<u32>) -> ValueId {
+        match value {
+            Some(value) => self.index(i64::from(value)),
+            None => self.new_value(Type::Scalar(ScalarType::Index)),
+        }
+    }
+
+    fn axis_id(&mut self, reader: &mut Reader<'m>, kind: fn(Axis) -> IdKind) -> Built<Vec<Binding>> {
+        let axis = reader.keyword(AXES, axis)?;
+        self.place_id(reader, kind(axis))
+    }
+
+    fn place_id(&mut self, reader: &mut Reader<'m>, kind: IdKind) -> Built<Vec<Binding>> {
+        self.index_type(reader)?;
+        let index = Type::Scalar(ScalarType::Index);
+        let Some(size) = self.workgroup_size else {
+            return Ok(one(self.emit(OpKind::Id(kind), &[], index)));
+        };
+        let items: u32 = size.iter().product();
+        // An axis of one work-item, or a workgroup of one subgroup, leaves nothing to ask.
+        let kind = match kind {
+            IdKind::WorkItem(axis) if size[axis.index()] == 1 => return Ok(one(self.index(0))),
+            IdKind::Subgroup if items <= SUBGROUP_SIZE => return Ok(one(self.index(0))),
+            IdKind::Dispatch(axis) if size[axis.index()] == 1 => IdKind::WorkGroup(axis),
+            IdKind::SubgroupLane if items <= SUBGROUP_SIZE && size[0] == items => IdKind::WorkItem(Axis::X),
+            kind => kind,
+        };
+        if kind == IdKind::WorkItem(Axis::X) && items == 1 {
+            return Ok(one(self.index(0)));
+        }
+        Ok(one(self.emit(OpKind::Id(kind), &[], index)))
+    }
+
+    /// `<space> scope(s) ordering(o)`, or `<space> {ordering = o, scope = s}`.
+    fn barrier(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+        let space = reader.keyword("`workgroup` or `global`", |word| match word {
+            "workgroup" => Some(false),
+            "global" => Some(true),
+            _ => None,
+        })?;
+        let span = reader.here();
+        let (scope, ordering) = if reader.peek() == Some(Kind::BraceOpen) {
+            let (mut scope, mut ordering) = (None, None);
+            for entry in reader.dictionary()? {
+                match (entry.key, entry.value) {
+                    ("scope", Attribute::Word(word)) => scope = Some(word),
+                    ("ordering", Attribute::Word(word)) => ordering = Some(word),
+                    _ => {
+                        return refuse(entry.span, "legal here: `scope` and `ordering`, each a keyword");
+                    }
+                }
+            }
+            (scope, ordering)
+        } else {
+            reader.expect_word("scope")?;
+            reader.expect(Kind::ParenOpen)?;
+            let (scope, _) = reader.word("workgroup or subgroup")?;
+            reader.expect(Kind::ParenClose)?;
+            reader.expect_word("ordering")?;
+            reader.expect(Kind::ParenOpen)?;
+            let (ordering, _) = reader.word("an ordering")?;
+            reader.expect(Kind::ParenClose)?;
+            (Some(scope), Some(ordering))
+        };
+        reader.end()?;
+        let scope = match (space, scope, ordering) {
+            (false, Some("workgroup"), Some("acq_rel")) => BarrierScope::Workgroup,
+            (false, Some("subgroup"), Some("acq_rel")) => BarrierScope::Subgroup,
+            (true, Some("workgroup"), Some("acquire" | "release" | "acq_rel")) => BarrierScope::Workgroup,
+            _ => {
+                return refuse(
+                    span,
+                    "legal barriers: workgroup memory with scope workgroup or subgroup and ordering acq_rel; global memory \
+                     with scope workgroup and ordering acquire, release or acq_rel",
+                );
+            }
+        };
+        self.push(OpKind::Barrier(scope), &[], Vec::new(), Vec::new());
+        Ok(Vec::new())
+    }
+
+    /// `<mode> %v, %off, %width : T, i32, i32`.
+    fn shuffle(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+        let mode = reader.keyword("one of xor, up, down, index", |word| match word {
+            "xor" => Some(ShuffleMode::Xor),
+            "up" => Some(ShuffleMode::Up),
+            "down" => Some(ShuffleMode::Down),
+            "index" => Some(ShuffleMode::Index),
+            _ => None,
+        })?;
+        let span = reader.here();
+        let value = self.operand(reader)?;
+        let mut operands = vec![value];
+        for _ in 0..2 {
+            reader.expect(Kind::Comma)?;
+            let span = reader.here();
+            let operand = self.operand(reader)?;
+            self.require(reader, operand, span, ScalarType::I32)?;
+            operands.push(operand);
+        }
+        reader.expect(Kind::Colon)?;
+        for (at, operand) in operands.iter().enumerate() {
+            if at > 0 {
+                reader.expect(Kind::Comma)?;
+            }
+            self.typed(reader, *operand)?;
+        }
+        reader.end()?;
+        self.check_exchanged(reader, value, span)?;
+        if let Some(width) = self.constant_of(operands[2]) {
+            if !width.is_power_of_two() || width > u64::from(SUBGROUP_SIZE) {
+                let message = format!(
+                    "a shuffle's width divides {SUBGROUP_SIZE}, found {}",
+                    eval::signed(ScalarType::I32, width)
+                );
+                return refuse(span, message);
+            }
+        }
+        let ty = self.ty(value).clone();
+        let results = vec![self.new_value(ty), self.new_value(Type::Scalar(ScalarType::I1))];
+        self.push(OpKind::SubgroupShuffle(mode), &operands, results.clone(), Vec::new());
+        Ok(results.into_iter().map(Binding::Value).collect())
+    }
+
+    /// `<kind> %v [{cluster_size = 8[, cluster_stride = 1]}] : T`.
+    fn subgroup_reduce(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+        let combine = self.keyword_and_flags(reader, COMBINES, combine)?;
+        let span = reader.here();
+        let value = self.operand(reader)?;
+        let (mut size, mut stride) = (SUBGROUP_SIZE, 1);
+        for entry in reader.dictionary()? {
+            let number = match (&entry.value, entry.key) {
+                (Attribute::Int(number), "cluster_size" | "cluster_stride") => u32::try_from(*number).ok(),
+                _ => None,
+            };
+            let Some(number) = number.filter(|number| number.is_power_of_two() && *number <= SUBGROUP_SIZE) else {
+                let message =
+                    format!("legal here: `cluster_size` and `cluster_stride`, powers of two up to {SUBGROUP_SIZE}");
+                return refuse(entry.span, message);
+            };
+            if entry.key == "cluster_size" { size = number } else { stride = number }
+        }
+        reader.expect(Kind::Colon)?;
+        self.typed(reader, value)?;
+        reader.end()?;
+        if size * stride > SUBGROUP_SIZE {
+            return refuse(
+                span,
+                format!("{size} lanes at a distance of {stride} do not fit a subgroup of {SUBGROUP_SIZE}"),
+            );
+        }
+        let element = self.check_exchanged(reader, value, span)?;
+        self.check_combine(reader, combine, element, span)?;
+        let ty = self.ty(value).clone();
+        Ok(one(self.emit_here(OpKind::SubgroupReduce { combine, size, stride }, &[value], ty)))
+    }
+}
+
+fn parameters(names: &[(&str, Span)], types: &[Type]) -> Vec<Parameter> {
+    let kind = |ty: &Type| ty.scalar().map_or(ParameterKind::Buffer, ParameterKind::Scalar);
+    names.iter().zip(types).map(|((name, _), ty)| Parameter { name: (*name).to_owned(), kind: kind(ty) }).collect()
+}
+
+/// Bytes of workgroup memory that the remaining ops ask for.
+fn workgroup_bytes(body: &Body) -> u64 {
+    let space = |op: &Op| match op.kind {
+        OpKind::Alloca { space: crate::ops::Space::Workgroup, align, bytes } => Some((align, bytes)),
+        _ => None,
+    };
+    let allocations = body.blocks.iter().flat_map(|block| &block.ops).filter_map(space);
+    allocations.fold(0u64, |total, (align, bytes)| total.next_multiple_of(align).saturating_add(bytes))
+}

@@ -1,0 +1,840 @@
+//! A scalar, bounds-checked interpreter: slow, plain, and what every executor is compared with.
+//!
+//! ```text
+//! workgroup ── items, each with its own values and stack of blocks
+//!    run every item until it ends or meets a barrier or collective
+//!    when all items of the scope stand at the same one: exchange, go on
+//! ```
+//!
+//! - Workgroups run in ascending order (x fastest), items in ascending flat id, so a kernel without races has one result.
+//! - Every access is checked against the view's extents and the buffer's bytes; every op counts against a step limit.
+//! - Workgroup memory starts as the byte 0xA5, so that reading what nobody wrote shows.
+//! - Not here: what ops compute on bits (`eval`).
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::eval;
+use crate::ir::{BlockId, Body, Kernel, Op, ParameterKind, Span, ValueId};
+use crate::launch::Geometry;
+use crate::ops::{BarrierScope, Combine, Convert, IdKind, IntPredicate, OpKind, SUBGROUP_SIZE, ShuffleMode, Space};
+use crate::types::{Dim, ScalarType, Type, ViewType};
+
+/// What a launch argument is bound to.
+#[derive(Debug)]
+pub enum Argument<'a> {
+    /// The bytes of a binding.
+    Buffer(&'a mut [u8]),
+    /// A slot whose low bits hold the value; the rest is ignored.
+    Scalar(u64),
+}
+
+/// What a run may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Ops of all items together.
+    pub steps: u64,
+    /// Bytes for the values of one workgroup's items.
+    pub bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { steps: 1 << 32, bytes: 1 << 30 }
+    }
+}
+
+/// Why a run stopped. What was written before stays written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The arguments do not fit the signature.
+    #[error("argument {argument}: the kernel takes {expected}")]
+    Argument {
+        /// Position; the number of parameters if there are too few or too many.
+        argument: usize,
+        /// `a buffer`, a scalar type, or the number of arguments.
+        expected: String,
+    },
+    /// An access outside a view or its buffer.
+    #[error("{index} is outside {limit} (axis {axis} of the access at byte {} of the source)", at.start)]
+    OutOfBounds {
+        /// The axis; the rank of the view when it is the buffer that is too short.
+        axis: usize,
+        /// The index on that axis, or the last byte accessed.
+        index: i128,
+        /// The extent, or the buffer's length in bytes.
+        limit: u64,
+        /// The op.
+        at: Span,
+    },
+    /// More ops than [`Limits::steps`].
+    #[error("ran more than {limit} ops")]
+    Steps {
+        /// The limit.
+        limit: u64,
+    },
+    /// More memory than [`Limits::bytes`].
+    #[error("one workgroup's values need {needed} bytes, {limit} are allowed")]
+    Memory {
+        /// For all items.
+        needed: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Items of one scope do not meet at the same barrier or collective.
+    #[error("work-items part before the barrier or collective at byte {} of the source", at.start)]
+    Diverged {
+        /// The op that some arrived at.
+        at: Span,
+    },
+}
+
+/// Runs `kernel` over every workgroup of `geometry`.
+///
+/// # Errors
+/// Arguments that do not fit, and the first [`Fault`] of any item.
+pub fn run(kernel: &Kernel, geometry: Geometry, arguments: &mut [Argument<'_>], limits: Limits) -> Result<(), Fault> {
+    check_arguments(kernel, arguments)?;
+    let items = u64::from(kernel.items());
+    let slot = |ty: &Type| 32 + 8 * ty.lanes().filter(|_| ty.scalar().is_none()).unwrap_or(0);
+    let needed = items * kernel.body.values.iter().map(|value| slot(&value.ty)).sum::<u64>();
+    if needed > limits.bytes {
+        return Err(Fault::Memory { needed, limit: limits.bytes });
+    }
+    let mut machine =
+        Machine { kernel, geometry, arguments, limits, steps: 0, workgroup: [0; 3], shared: HashMap::new() };
+    let [nx, ny, nz] = geometry.workgroups;
+    for z in 0..nz {
+        for y in 0..ny {
+            for x in 0..nx {
+                machine.workgroup = [x, y, z];
+                machine.run_workgroup()?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_arguments(kernel: &Kernel, arguments: &[Argument<'_>]) -> Result<(), Fault> {
+    if arguments.len() != kernel.parameters.len() {
+        let expected = format!("{} arguments", kernel.parameters.len());
+        return Err(Fault::Argument { argument: kernel.parameters.len(), expected });
+    }
+    for (at, (argument, parameter)) in arguments.iter().zip(&kernel.parameters).enumerate() {
+        let expected = match (argument, parameter.kind) {
+            (Argument::Buffer(_), ParameterKind::Buffer) | (Argument::Scalar(_), ParameterKind::Scalar(_)) => continue,
+            (Argument::Scalar(_), ParameterKind::Buffer) => "a buffer".to_owned(),
+            (Argument::Buffer(_), ParameterKind::Scalar(ty)) => ty.to_string(),
+        };
+        return Err(Fault::Argument { argument: at, expected });
+    }
+    Ok(())
+}
+
+/// A storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Root {
+    /// A launch argument.
+    Argument(usize),
+    /// Scratch of the workgroup, named by the op that made it.
+    Shared(ValueId),
+    /// Scratch of the item.
+    Private(ValueId),
+}
+
+/// What a value is while it runs.
+#[derive(Clone, Debug)]
+enum Slot {
+    Unset,
+    Scalar(u64),
+    Lanes(Rc<[u64]>),
+    Buffer(Root),
+    View(Root, u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Ready,
+    /// At the barrier or collective that the top frame points at.
+    Waiting,
+    Done,
+}
+
+/// A block being run: the op that owns the block is the one the frame below points at.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    block: BlockId,
+    at: usize,
+}
+
+struct Item {
+    local: [u32; 3],
+    flat: u32,
+    slots: Vec<Slot>,
+    frames: Vec<Frame>,
+    private: HashMap<ValueId, Vec<u8>>,
+    state: State,
+}
+
+struct Machine<'k, 'a, 'b> {
+    kernel: &'k Kernel,
+    geometry: Geometry,
+    arguments: &'a mut [Argument<'b>],
+    limits: Limits,
+    steps: u64,
+    workgroup: [u32; 3],
+    shared: HashMap<ValueId, Vec<u8>>,
+}
+
+impl<'k> Machine<'k, '_, '_> {
+    fn body(&self) -> &'k Body {
+        &self.kernel.body
+    }
+
+    fn run_workgroup(&mut self) -> Result<(), Fault> {
+        self.shared.clear();
+        let [sx, sy, sz] = self.kernel.workgroup_size;
+        let mut items = Vec::new();
+        for z in 0..sz {
+            for y in 0..sy {
+                for x in 0..sx {
+                    items.push(self.item([x, y, z], x + sx * (y + sy * z)));
+                }
+            }
+        }
+        loop {
+            for item in &mut items {
+                if item.state == State::Ready {
+                    self.run_item(item)?;
+                }
+            }
+            if items.iter().all(|item| item.state == State::Done) {
+                return Ok(());
+            }
+            self.meet(&mut items)?;
+        }
+    }
+
+    fn item(&self, local: [u32; 3], flat: u32) -> Item {
+        let body = self.body();
+        let mut slots = vec![Slot::Unset; body.values.len()];
+        for (at, value) in body.block(Body::ENTRY).arguments.iter().enumerate() {
+            slots[value.index()] = match (&self.arguments[at], body.ty(*value).scalar()) {
+                (Argument::Scalar(slot), Some(ty)) => Slot::Scalar(slot & (u64::MAX >> (64 - ty.bits()))),
+                _ => Slot::Buffer(Root::Argument(at)),
+            };
+        }
+        let frames = vec![Frame { block: Body::ENTRY, at: 0 }];
+        Item { local, flat, slots, frames, private: HashMap::new(), state: State::Ready }
+    }
+
+    // Meeting points.
+
+    fn waiting_op(&self, item: &Item) -> Option<&'k Op> {
+        let frame = item.frames.last().filter(|_| item.state == State::Waiting)?;
+        self.body().block(frame.block).ops.get(frame.at)
+    }
+
+    /// Lets those go on whose whole scope has arrived.
+    fn meet(&mut self, items: &mut [Item]) -> Result<(), Fault> {
+        let mut progress = false;
+        for group in items.chunks_mut(SUBGROUP_SIZE as usize) {
+            let Some(op) = group.iter().find_map(|item| self.waiting_op(item)) else {
+                continue;
+            };
+            let narrow = matches!(
+                op.kind,
+                OpKind::Barrier(BarrierScope::Subgroup) | OpKind::SubgroupShuffle(_) | OpKind::SubgroupReduce { .. }
+            );
+            if narrow && self.all_at(group, op) {
+                self.exchange(group, op);
+                progress = true;
+            }
+        }
+        if progress {
+            return Ok(());
+        }
+        let Some(op) = items.iter().find_map(|item| self.waiting_op(item)) else {
+            return Ok(());
+        };
+        if matches!(op.kind, OpKind::Barrier(BarrierScope::Workgroup) | OpKind::WorkgroupReduce(_))
+            && self.all_at(items, op)
+        {
+            self.exchange(items, op);
+            return Ok(());
+        }
+        Err(Fault::Diverged { at: op.span })
+    }
+
+    fn all_at(&self, items: &[Item], op: &Op) -> bool {
+        items.iter().all(|item| self.waiting_op(item).is_some_and(|other| std::ptr::eq(other, op)))
+    }
+
+    /// Gives every item of the scope its results and steps over the op.
+    fn exchange(&self, items: &mut [Item], op: &'k Op) {
+        let lanes = |at: usize, operand: usize| items[at].lanes(op.operands[operand]);
+        let results: Vec<Vec<Slot>> = match op.kind {
+            OpKind::SubgroupShuffle(mode) => (0..items.len())
+                .map(|at| {
+                    let (offset, width) = (lanes(at, 1)[0] as u32, lanes(at, 2)[0] as u32);
+                    let source = shuffle_source(mode, at as u32, offset, width).filter(|source| *source < items.len());
+                    let value = items[source.unwrap_or(at)].slot(op.operands[0]);
+                    vec![value, Slot::Scalar(u64::from(source.is_some()))]
+                })
+                .collect(),
+            OpKind::SubgroupReduce { combine, size, stride } => (0..items.len())
+                .map(|at| {
+                    let lane = at as u32;
+                    let base = lane / (size * stride) * (size * stride) + lane % stride;
+                    let members = (0..size).map(|k| (base + k * stride) as usize).filter(|at| *at < items.len());
+                    vec![self.combined(items, op, combine, members)]
+                })
+                .collect(),
+            OpKind::WorkgroupReduce(combine) => {
+                let value = self.combined(items, op, combine, 0..items.len());
+                vec![vec![value]; items.len()]
+            }
+            _ => vec![Vec::new(); items.len()],
+        };
+        for (item, results) in items.iter_mut().zip(results) {
+            for (value, slot) in op.results.iter().zip(results) {
+                item.slots[value.index()] = slot;
+            }
+            if let Some(frame) = item.frames.last_mut() {
+                frame.at += 1;
+            }
+            item.state = State::Ready;
+        }
+    }
+
+    /// The operands of `members` combined in order, lane by lane.
+    fn combined(&self, items: &[Item], op: &Op, combine: Combine, members: impl Iterator<Item = usize>) -> Slot {
+        let ty = self.body().ty(op.operands[0]);
+        let element = ty.element().unwrap_or(ScalarType::I64);
+        let sum = members
+            .map(|at| items[at].lanes(op.operands[0]))
+            .reduce(|sum, lanes| {
+                sum.iter().zip(lanes.iter()).map(|(a, b)| eval::binary(combine.binary(), element, *a, *b)).collect()
+            })
+            .unwrap_or_else(|| Rc::from([]));
+        pack(ty, sum)
+    }
+
+    // One item.
+
+    fn run_item(&mut self, item: &mut Item) -> Result<(), Fault> {
+        let body = self.body();
+        while let Some(frame) = item.frames.last().copied() {
+            let Some(op) = body.block(frame.block).ops.get(frame.at) else {
+                break;
+            };
+            self.steps += 1;
+            if self.steps > self.limits.steps {
+                return Err(Fault::Steps { limit: self.limits.steps });
+            }
+            match &op.kind {
+                OpKind::Return => break,
+                OpKind::Barrier(_)
+                | OpKind::SubgroupShuffle(_)
+                | OpKind::SubgroupReduce { .. }
+                | OpKind::WorkgroupReduce(_) => {
+                    item.state = State::Waiting;
+                    return Ok(());
+                }
+                OpKind::If => {
+                    let block = op.blocks[usize::from(item.scalar(op.operands[0]) != 1)];
+                    item.frames.push(Frame { block, at: 0 });
+                }
+                OpKind::Switch(keys) => {
+                    let selected = item.scalar(op.operands[0]) as i64;
+                    let at = keys.iter().position(|key| *key == selected).unwrap_or(keys.len());
+                    item.frames.push(Frame { block: op.blocks[at], at: 0 });
+                }
+                OpKind::For => {
+                    let block = op.blocks[0];
+                    let arguments = &body.block(block).arguments;
+                    let low = item.scalar(op.operands[0]);
+                    if below(body, op, low, item.scalar(op.operands[1])) {
+                        item.pass(&op.operands[3..], &arguments[1..]);
+                        item.slots[arguments[0].index()] = Slot::Scalar(low);
+                        item.frames.push(Frame { block, at: 0 });
+                    } else {
+                        item.pass(&op.operands[3..], &op.results);
+                        item.step_over();
+                    }
+                }
+                OpKind::While => {
+                    let block = op.blocks[0];
+                    item.pass(&op.operands, &body.block(block).arguments);
+                    item.frames.push(Frame { block, at: 0 });
+                }
+                OpKind::Yield => self.yielded(item, op),
+                OpKind::Condition => {
+                    let Some(owner) = self.leave(item) else { break };
+                    if item.scalar(op.operands[0]) == 1 {
+                        let block = owner.blocks[1];
+                        item.pass(&op.operands[1..], &body.block(block).arguments);
+                        item.frames.push(Frame { block, at: 0 });
+                    } else {
+                        item.pass(&op.operands[1..], &owner.results);
+                        item.step_over();
+                    }
+                }
+                _ => {
+                    let slot = self.value(item, op)?;
+                    if let Some(result) = op.result() {
+                        item.slots[result.index()] = slot;
+                    }
+                    item.step_over();
+                }
+            }
+        }
+        item.state = State::Done;
+        item.slots = Vec::new();
+        Ok(())
+    }
+
+    /// Leaves the current block: the op that owns it.
+    fn leave(&self, item: &mut Item) -> Option<&'k Op> {
+        item.frames.pop();
+        let frame = item.frames.last()?;
+        self.body().block(frame.block).ops.get(frame.at)
+    }
+
+    fn yielded(&self, item: &mut Item, op: &Op) {
+        let body = self.body();
+        let Some(owner) = self.leave(item) else {
+            return;
+        };
+        match owner.kind {
+            OpKind::For => {
+                let block = owner.blocks[0];
+                let arguments = &body.block(block).arguments;
+                let at = item.scalar(arguments[0]);
+                let next = at.wrapping_add(item.scalar(owner.operands[2]));
+                item.pass(&op.operands, &arguments[1..]);
+                // A step past the end of the type ends the loop; a step of zero runs into the step limit.
+                if !below(body, owner, next, at) && below(body, owner, next, item.scalar(owner.operands[1])) {
+                    item.slots[arguments[0].index()] = Slot::Scalar(next);
+                    item.frames.push(Frame { block, at: 0 });
+                } else {
+                    item.pass(&arguments[1..], &owner.results);
+                    item.step_over();
+                }
+            }
+            OpKind::While => {
+                let block = owner.blocks[0];
+                item.pass(&op.operands, &body.block(block).arguments);
+                item.frames.push(Frame { block, at: 0 });
+            }
+            _ => {
+                item.pass(&op.operands, &owner.results);
+                item.step_over();
+            }
+        }
+    }
+
+    /// The result of an op without blocks that meets nobody.
+    fn value(&mut self, item: &mut Item, op: &Op) -> Result<Slot, Fault> {
+        let body = self.body();
+        let operand = |at: usize| item.lanes(op.operands[at]);
+        let element = |at: usize| body.ty(op.operands[at]).element().unwrap_or(ScalarType::I64);
+        let result_ty = op.result().map_or(&Type::Buffer, |result| body.ty(result));
+        let count = result_ty.lanes().unwrap_or(1) as usize;
+        let lanes: Rc<[u64]> = match &op.kind {
+            OpKind::Constant(bits) => vec![*bits; count].into(),
+            OpKind::Unary(kind) => operand(0).iter().map(|x| eval::unary(*kind, element(0), *x)).collect(),
+            OpKind::Binary(kind) => {
+                let (a, b) = (operand(0), operand(1));
+                a.iter().zip(b.iter()).map(|(a, b)| eval::binary(*kind, element(0), *a, *b)).collect()
+            }
+            OpKind::Ternary(kind) => {
+                let (a, b, c) = (operand(0), operand(1), operand(2));
+                (0..count).map(|at| eval::ternary(*kind, element(0), a[at], b[at], c[at])).collect()
+            }
+            OpKind::CompareI(predicate) => {
+                let (a, b) = (operand(0), operand(1));
+                let holds = |(a, b): (&u64, &u64)| u64::from(eval::compare_int(*predicate, element(0), *a, *b));
+                a.iter().zip(b.iter()).map(holds).collect()
+            }
+            OpKind::CompareF(predicate) => {
+                let (a, b) = (operand(0), operand(1));
+                let holds = |(a, b): (&u64, &u64)| u64::from(eval::compare_float(*predicate, element(0), *a, *b));
+                a.iter().zip(b.iter()).map(holds).collect()
+            }
+            OpKind::Classify(class) => {
+                operand(0).iter().map(|x| u64::from(eval::classify(*class, element(0), *x))).collect()
+            }
+            OpKind::Convert(Convert::Bitcast) => {
+                let to = result_ty.element().unwrap_or(ScalarType::I64);
+                regroup(&operand(0), element(0).bits(), to.bits(), count).into()
+            }
+            OpKind::Convert(kind) => {
+                let to = result_ty.element().unwrap_or(ScalarType::I64);
+                operand(0).iter().map(|x| eval::convert(*kind, element(0), to, *x)).collect()
+            }
+            OpKind::Select => match body.ty(op.operands[0]) {
+                Type::Vector(_) => {
+                    let (mask, a, b) = (operand(0), operand(1), operand(2));
+                    (0..count).map(|at| if mask[at] == 1 { a[at] } else { b[at] }).collect()
+                }
+                _ => {
+                    return Ok(item.slot(op.operands[if item.scalar(op.operands[0]) == 1 { 1 } else { 2 }]));
+                }
+            },
+            OpKind::Splat => vec![operand(0)[0]; count].into(),
+            OpKind::FromElements => op.operands.iter().map(|value| item.scalar(*value)).collect(),
+            OpKind::Iota => {
+                let (base, step) = (item.scalar(op.operands[0]), item.scalar(op.operands[1]));
+                let mask = u64::MAX >> (64 - element(0).bits());
+                (0..count as u64).map(|lane| base.wrapping_add(lane.wrapping_mul(step)) & mask).collect()
+            }
+            OpKind::MaskRange => {
+                let [low, high, step] = [0, 1, 2].map(|at| item.scalar(op.operands[at]) as i64);
+                let inside = |lane: i64| u64::from(low.wrapping_add(lane.wrapping_mul(step)) < high);
+                (0..count as i64).map(inside).collect()
+            }
+            OpKind::Extract => {
+                let at = part_start(body, item, op, op.operands[0], &op.operands[1..], count)?;
+                operand(0)[at..at + count].into()
+            }
+            OpKind::Insert => {
+                let part = operand(0);
+                let at = part_start(body, item, op, op.operands[1], &op.operands[2..], part.len())?;
+                let mut whole = operand(1).to_vec();
+                whole[at..at + part.len()].copy_from_slice(&part);
+                whole.into()
+            }
+            OpKind::Reduce(combine) => {
+                let sum = operand(0)
+                    .iter()
+                    .fold(operand(1)[0], |sum, lane| eval::binary(combine.binary(), element(0), sum, *lane));
+                vec![sum].into()
+            }
+            OpKind::Dot => {
+                let (a, b) = (operand(0), operand(1));
+                let sum = a.iter().zip(b.iter()).fold(operand(2)[0], |sum, (a, b)| {
+                    eval::ternary(crate::ops::Ternary::FmaF, element(0), *a, *b, sum)
+                });
+                vec![sum].into()
+            }
+            OpKind::Lanes(map) => {
+                let all: Vec<u64> = op.operands.iter().flat_map(|value| item.lanes(*value).to_vec()).collect();
+                map.iter().map(|lane| all[*lane as usize]).collect()
+            }
+            OpKind::Alloca { space, bytes, .. } => return Ok(self.alloca(item, op, *space, *bytes)),
+            OpKind::BufferView => {
+                let Slot::Buffer(root) = item.slot(op.operands[0]) else {
+                    return Ok(Slot::Unset);
+                };
+                return Ok(Slot::View(root, item.scalar(op.operands[1])));
+            }
+            OpKind::Subview => {
+                let (Slot::View(root, offset), Type::View(view)) = (item.slot(op.operands[0]), body.ty(op.operands[0]))
+                else {
+                    return Ok(Slot::Unset);
+                };
+                let mut at = i128::from(offset);
+                for (index, stride) in op.operands[1..].iter().zip(&view.strides) {
+                    let index = i128::from(item.scalar(*index) as i64);
+                    at += index * i128::from(item.dim(*stride)) * i128::from(view.element.bytes());
+                }
+                return match u64::try_from(at) {
+                    Ok(offset) => Ok(Slot::View(root, offset)),
+                    Err(_) => {
+                        Err(Fault::OutOfBounds { axis: view.dims.len(), index: at, limit: u64::MAX, at: op.span })
+                    }
+                };
+            }
+            OpKind::Refine => return Ok(item.slot(op.operands[0])),
+            OpKind::Load => {
+                let access = Access::new(body, item, op.operands[0], &op.operands[1..], result_ty);
+                self.load(item, op, &access, &vec![1; count], &vec![0; count])?.into()
+            }
+            OpKind::LoadMask => {
+                let (indices, rest) = op.operands[1..].split_at(op.operands.len() - 3);
+                let (mask, pass) = (item.lanes(rest[0]), item.lanes(rest[1]));
+                let access = Access::new(body, item, op.operands[0], indices, result_ty);
+                self.load(item, op, &access, &mask, &pass)?.into()
+            }
+            OpKind::Store => {
+                let ty = body.ty(op.operands[0]);
+                let access = Access::new(body, item, op.operands[1], &op.operands[2..], ty);
+                let values = operand(0);
+                self.store(item, op, &access, &vec![1; values.len()], &values)?;
+                return Ok(Slot::Unset);
+            }
+            OpKind::StoreMask => {
+                let (indices, rest) = op.operands[2..].split_at(op.operands.len() - 3);
+                let (mask, values) = (item.lanes(rest[0]), operand(0));
+                let access = Access::new(body, item, op.operands[1], indices, body.ty(op.operands[0]));
+                self.store(item, op, &access, &mask, &values)?;
+                return Ok(Slot::Unset);
+            }
+            OpKind::Id(id) => vec![self.id(item, *id)].into(),
+            // Those that `run_item` answers itself.
+            OpKind::If
+            | OpKind::For
+            | OpKind::While
+            | OpKind::Switch(_)
+            | OpKind::Yield
+            | OpKind::Condition
+            | OpKind::Return
+            | OpKind::Barrier(_)
+            | OpKind::SubgroupShuffle(_)
+            | OpKind::SubgroupReduce { .. }
+            | OpKind::WorkgroupReduce(_) => return Ok(Slot::Unset),
+        };
+        Ok(pack(result_ty, lanes))
+    }
+
+    fn id(&self, item: &Item, id: IdKind) -> u64 {
+        u64::from(match id {
+            IdKind::WorkItem(axis) => item.local[axis.index()],
+            IdKind::WorkGroup(axis) => self.workgroup[axis.index()],
+            IdKind::WorkGroupCount(axis) => self.geometry.workgroups[axis.index()],
+            IdKind::Dispatch(axis) => {
+                let at = axis.index();
+                let size = u64::from(self.kernel.workgroup_size[at]);
+                return u64::from(self.workgroup[at]) * size + u64::from(item.local[at]);
+            }
+            IdKind::Subgroup => item.flat / SUBGROUP_SIZE,
+            IdKind::SubgroupLane => item.flat % SUBGROUP_SIZE,
+        })
+    }
+
+    // Memory.
+
+    fn alloca(&mut self, item: &mut Item, op: &Op, space: Space, bytes: u64) -> Slot {
+        let Some(name) = op.result() else {
+            return Slot::Unset;
+        };
+        let fresh = || vec![0xa5; bytes as usize];
+        match space {
+            Space::Workgroup => {
+                self.shared.entry(name).or_insert_with(fresh);
+                Slot::Buffer(Root::Shared(name))
+            }
+            Space::Private => {
+                item.private.insert(name, fresh());
+                Slot::Buffer(Root::Private(name))
+            }
+        }
+    }
+
+    fn bytes<'s>(&'s mut self, item: &'s mut Item, root: Root) -> &'s mut [u8] {
+        match root {
+            Root::Argument(at) => match &mut self.arguments[at] {
+                Argument::Buffer(bytes) => bytes,
+                Argument::Scalar(_) => &mut [],
+            },
+            Root::Shared(name) => self.shared.entry(name).or_default(),
+            Root::Private(name) => item.private.entry(name).or_default(),
+        }
+    }
+
+    fn load(
+        &mut self,
+        item: &mut Item,
+        op: &Op,
+        access: &Access,
+        mask: &[u64],
+        pass: &[u64],
+    ) -> Result<Vec<u64>, Fault> {
+        let size = access.size;
+        let mut lanes = pass.to_vec();
+        for (lane, value) in lanes.iter_mut().enumerate().filter(|(lane, _)| mask[*lane] == 1) {
+            let start = access.byte(op, lane)?;
+            let bytes = self.bytes(item, access.root);
+            let bytes = part(bytes, start, size, access.dims.len(), op)?;
+            let mut word = [0; 8];
+            word[..size].copy_from_slice(bytes);
+            *value = u64::from_le_bytes(word);
+        }
+        Ok(lanes)
+    }
+
+    fn store(&mut self, item: &mut Item, op: &Op, access: &Access, mask: &[u64], values: &[u64]) -> Result<(), Fault> {
+        let size = access.size;
+        for (lane, value) in values.iter().enumerate().filter(|(lane, _)| mask[*lane] == 1) {
+            let start = access.byte(op, lane)?;
+            let bytes = self.bytes(item, access.root);
+            part(bytes, start, size, access.dims.len(), op)?.copy_from_slice(&value.to_le_bytes()[..size]);
+        }
+        Ok(())
+    }
+}
+
+/// `size` bytes from `start`, if the buffer has them.
+fn part<'b>(bytes: &'b mut [u8], start: i128, size: usize, rank: usize, op: &Op) -> Result<&'b mut [u8], Fault> {
+    let limit = bytes.len() as u64;
+    let outside = Fault::OutOfBounds { axis: rank, index: start + size as i128 - 1, limit, at: op.span };
+    let Ok(start) = usize::try_from(start) else {
+        return Err(outside);
+    };
+    let Some(end) = start.checked_add(size) else {
+        return Err(outside);
+    };
+    bytes.get_mut(start..end).ok_or(outside)
+}
+
+/// Where the lanes of one access lie.
+struct Access {
+    root: Root,
+    /// Of the view, in bytes.
+    offset: u64,
+    size: usize,
+    /// Index of lane 0.
+    origin: Vec<i64>,
+    dims: Vec<u64>,
+    strides: Vec<u64>,
+    /// Extents of the vector, for the trailing axes; empty for a scalar.
+    shape: Vec<u64>,
+}
+
+impl Access {
+    fn new(body: &Body, item: &Item, view: ValueId, indices: &[ValueId], ty: &Type) -> Self {
+        let dense = ViewType { element: ScalarType::I8, dims: Vec::new(), strides: Vec::new() };
+        let view_ty = if let Type::View(view) = body.ty(view) { view } else { &dense };
+        let (root, offset) =
+            if let Slot::View(root, offset) = item.slot(view) { (root, offset) } else { (Root::Argument(0), 0) };
+        let shape = match ty {
+            Type::Vector(vector) => vector.dims.iter().map(|dim| item.dim(*dim)).collect(),
+            _ => Vec::new(),
+        };
+        Self {
+            root,
+            offset,
+            size: view_ty.element.bytes() as usize,
+            origin: indices.iter().map(|index| item.scalar(*index) as i64).collect(),
+            dims: view_ty.dims.iter().map(|dim| item.dim(*dim)).collect(),
+            strides: view_ty.strides.iter().map(|stride| item.dim(*stride)).collect(),
+            shape,
+        }
+    }
+
+    /// The first byte of a lane, its index being inside the view.
+    fn byte(&self, op: &Op, lane: usize) -> Result<i128, Fault> {
+        let rank = self.dims.len();
+        let mut at = i128::from(self.offset);
+        let mut rest = lane as u64;
+        for axis in (0..rank).rev() {
+            let mut index = i128::from(self.origin[axis]);
+            if axis + self.shape.len() >= rank {
+                let extent = self.shape[axis + self.shape.len() - rank];
+                index += i128::from(rest % extent);
+                rest /= extent;
+            }
+            if index < 0 || index >= i128::from(self.dims[axis]) {
+                return Err(Fault::OutOfBounds { axis, index, limit: self.dims[axis], at: op.span });
+            }
+            at += index * i128::from(self.strides[axis]) * self.size as i128;
+        }
+        Ok(at)
+    }
+}
+
+impl Item {
+    fn slot(&self, value: ValueId) -> Slot {
+        self.slots[value.index()].clone()
+    }
+
+    fn scalar(&self, value: ValueId) -> u64 {
+        match &self.slots[value.index()] {
+            Slot::Scalar(bits) => *bits,
+            Slot::Lanes(lanes) => lanes.first().copied().unwrap_or(0),
+            Slot::Unset | Slot::Buffer(_) | Slot::View(..) => 0,
+        }
+    }
+
+    fn lanes(&self, value: ValueId) -> Rc<[u64]> {
+        match &self.slots[value.index()] {
+            Slot::Lanes(lanes) => Rc::clone(lanes),
+            _ => Rc::from([self.scalar(value)]),
+        }
+    }
+
+    fn dim(&self, dim: Dim) -> u64 {
+        match dim {
+            Dim::Static(extent) => extent,
+            Dim::Value(value) => self.scalar(value),
+        }
+    }
+
+    /// Copies values as if all at once: a loop may swap what it carries.
+    fn pass(&mut self, from: &[ValueId], to: &[ValueId]) {
+        let slots: Vec<Slot> = from.iter().map(|value| self.slot(*value)).collect();
+        for (to, slot) in to.iter().zip(slots) {
+            self.slots[to.index()] = slot;
+        }
+    }
+
+    fn step_over(&mut self) {
+        if let Some(frame) = self.frames.last_mut() {
+            frame.at += 1;
+        }
+    }
+}
+
+/// Whether the loop `op` goes on at `at`.
+fn below(body: &Body, op: &Op, at: u64, limit: u64) -> bool {
+    let ty = body.ty(op.operands[0]).scalar().unwrap_or(ScalarType::Index);
+    let predicate = if ty == ScalarType::Offset { IntPredicate::Ult } else { IntPredicate::Slt };
+    eval::compare_int(predicate, ty, at, limit)
+}
+
+fn pack(ty: &Type, lanes: Rc<[u64]>) -> Slot {
+    match ty {
+        Type::Vector(_) => Slot::Lanes(lanes),
+        _ => Slot::Scalar(lanes.first().copied().unwrap_or(0)),
+    }
+}
+
+/// The same bits in lanes of another width, lane 0 lowest.
+fn regroup(lanes: &[u64], from: u32, to: u32, count: usize) -> Vec<u64> {
+    if from == to {
+        return lanes.to_vec();
+    }
+    let bit = |at: u64| lanes[(at / u64::from(from)) as usize] >> (at % u64::from(from)) & 1;
+    (0..count as u64)
+        .map(|lane| (0..u64::from(to)).fold(0, |word, at| word | bit(lane * u64::from(to) + at) << at))
+        .collect()
+}
+
+/// The first lane of the part of `whole` that the indices name.
+fn part_start(
+    body: &Body,
+    item: &Item,
+    op: &Op,
+    whole: ValueId,
+    indices: &[ValueId],
+    part: usize,
+) -> Result<usize, Fault> {
+    let Type::Vector(vector) = body.ty(whole) else {
+        return Ok(0);
+    };
+    let mut at = 0;
+    for (axis, (index, dim)) in indices.iter().zip(&vector.dims).enumerate() {
+        let (index, extent) = (item.scalar(*index), item.dim(*dim));
+        if index >= extent {
+            return Err(Fault::OutOfBounds { axis, index: i128::from(index as i64), limit: extent, at: op.span });
+        }
+        at = at * extent as usize + index as usize;
+    }
+    Ok(at * part)
+}
+
+/// The lane read by lane `lane` of a subgroup; `None` if that is not valid.
+fn shuffle_source(mode: ShuffleMode, lane: u32, offset: u32, width: u32) -> Option<usize> {
+    if !width.is_power_of_two() || width > SUBGROUP_SIZE {
+        return None;
+    }
+    let local = lane % width;
+    let source = match mode {
+        ShuffleMode::Xor => Some(local ^ offset),
+        ShuffleMode::Up => local.checked_sub(offset),
+        ShuffleMode::Down => local.checked_add(offset),
+        ShuffleMode::Index => Some(offset),
+    };
+    source.filter(|source| *source < width).map(|source| (lane - local + source) as usize)
+}

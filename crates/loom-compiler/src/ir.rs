@@ -1,0 +1,179 @@
+//! A specialised kernel: typed SSA values in structured blocks.
+//!
+//! `Kernel { parameters, launch, body }`; `Body { values, blocks }`; a block is a list of ops; an op owns nested blocks.
+//!
+//! - Values and blocks are dense per body. A value is defined once: by an op's result or a block's argument.
+//! - A use is dominated by its definition: earlier in the same block, or in (or as argument of) an enclosing block.
+//! - The last op of a block is its terminator and there is no other in it.
+//! - The entry block's arguments are the kernel's parameters, in order.
+//! - After specialisation there are no calls, no config, no assumptions; vectors have constant extents; what is constant
+//!   is a `Constant`; what is unused is gone.
+//! - Not here: meaning of ops (`ops`), arithmetic on their bits (`eval`), text (`syntax`, `build`).
+
+use std::fmt;
+
+use crate::launch::LaunchProgram;
+use crate::ops::{Flags, OpKind};
+use crate::types::{ScalarType, Type};
+
+/// A value of one body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ValueId(pub u32);
+
+/// A block of one body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockId(pub u32);
+
+impl ValueId {
+    /// As an index into [`Body::values`].
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl BlockId {
+    /// As an index into [`Body::blocks`].
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for ValueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "%{}", self.0)
+    }
+}
+
+impl fmt::Display for BlockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "^{}", self.0)
+    }
+}
+
+/// A byte range of the source text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// First byte.
+    pub start: u32,
+    /// One past the last byte.
+    pub end: u32,
+}
+
+/// What is known of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Its type. View extents and strides may name other values.
+    pub ty: Type,
+    /// Its bits, when it is defined by a `Constant` (in every lane, for a vector).
+    pub constant: Option<u64>,
+}
+
+/// One operation. [`OpKind`] says what the lists hold, in which order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// What it does.
+    pub kind: OpKind,
+    /// Values it reads. Values named by the types of these (a view's extents) are read too.
+    pub operands: Vec<ValueId>,
+    /// Values it defines.
+    pub results: Vec<ValueId>,
+    /// Blocks it owns.
+    pub blocks: Vec<BlockId>,
+    /// Permissions; ignoring them is always correct.
+    pub flags: Flags,
+    /// Where it was written.
+    pub span: Span,
+}
+
+impl Op {
+    /// The only result, if there is exactly one.
+    pub fn result(&self) -> Option<ValueId> {
+        match self.results[..] {
+            [result] => Some(result),
+            _ => None,
+        }
+    }
+}
+
+/// A straight list of ops, the last one a terminator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// Values given to the block by its owner: parameters, an induction variable, carried values.
+    pub arguments: Vec<ValueId>,
+    /// In order of execution.
+    pub ops: Vec<Op>,
+}
+
+/// The code of a kernel (or of its launch region).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Body {
+    /// Indexed by [`ValueId`].
+    pub values: Vec<Value>,
+    /// Indexed by [`BlockId`]. `blocks[0]` is the entry. Blocks no op owns any more may remain, empty.
+    pub blocks: Vec<Block>,
+}
+
+impl Body {
+    /// The block that execution starts in.
+    pub const ENTRY: BlockId = BlockId(0);
+
+    /// The type of `value`.
+    pub fn ty(&self, value: ValueId) -> &Type {
+        &self.values[value.index()].ty
+    }
+
+    /// The bits of `value`, if it is a constant.
+    pub fn constant(&self, value: ValueId) -> Option<u64> {
+        self.values[value.index()].constant
+    }
+
+    /// The block `id`.
+    pub fn block(&self, id: BlockId) -> &Block {
+        &self.blocks[id.index()]
+    }
+}
+
+/// One argument of the device ABI, in the order of the `launch(..)` signature.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// The SSA name in the source, without `%`.
+    pub name: String,
+    /// What is passed.
+    pub kind: ParameterKind,
+}
+
+/// What a launch argument carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ParameterKind {
+    /// A binding: bytes.
+    Buffer,
+    /// A 64-bit slot whose low bits hold the value.
+    Scalar(ScalarType),
+}
+
+/// A verified, inlined, config-bound and folded kernel.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// The export name, or the symbol's text.
+    pub name: String,
+    /// Launch arguments.
+    pub parameters: Vec<Parameter>,
+    /// Computes the number of workgroups from workload arguments.
+    pub launch: LaunchProgram,
+    /// Work-items per workgroup: x, y, z, each at least 1.
+    pub workgroup_size: [u32; 3],
+    /// Total bytes of workgroup memory that `Alloca` asks for, each aligned.
+    pub workgroup_bytes: u64,
+    /// What every work-item runs.
+    pub body: Body,
+}
+
+impl Kernel {
+    /// Work-items per workgroup: at most [`MAX_WORKGROUP_ITEMS`].
+    pub fn items(&self) -> u32 {
+        self.workgroup_size.iter().product()
+    }
+}
+
+/// The most work-items a workgroup may have.
+pub const MAX_WORKGROUP_ITEMS: u32 = 1024;

@@ -1,0 +1,611 @@
+//! What each op means. One variant per meaning: `index.add`, `scalar.addi` and `vector.addi` are all [`Binary::AddI`],
+//! told apart by the type of their result, and ops that are exact compositions of others (`scf.lookup`,
+//! `bitfield.extract`, `index.scale`, `clampf<number>`) are built as those.
+//!
+//! An op of element type `T` with a vector result works lane by lane; a scalar one is the case of one lane.
+//! Values are held as bits in the low end of a `u64` (`i1` as 0 or 1); `eval` computes on them.
+//!
+//! - Not here: how an op is spelled (`build`), and which values it takes (`ir::Op`).
+
+/// One operand, one result, same type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unary {
+    /// `0 - x`, wrapping.
+    NegI,
+    /// `|x|`, wrapping: `abs(MIN)` is `MIN`.
+    AbsI,
+    /// Leading zero bits; of zero, the width.
+    CtlzI,
+    /// Trailing zero bits; of zero, the width.
+    CttzI,
+    /// Number of one bits.
+    CtpopI,
+    /// −1, 0 or 1, signed.
+    SignI,
+    /// Flips the sign bit; NaN payloads are kept. Every float type.
+    NegF,
+    /// Clears the sign bit; NaN payloads are kept. Every float type.
+    AbsF,
+    /// −1, 0 (of either zero, keeping its sign) or 1; NaN of NaN.
+    SignF,
+    /// Toward +inf.
+    CeilF,
+    /// Toward −inf.
+    FloorF,
+    /// Toward zero.
+    TruncF,
+    /// To nearest, ties away from zero.
+    RoundF,
+    /// To nearest, ties to even.
+    RoundEvenF,
+    /// e^x.
+    ExpF,
+    /// 2^x.
+    Exp2F,
+    /// e^x − 1.
+    Expm1F,
+    /// Natural logarithm.
+    LogF,
+    /// Base-2 logarithm.
+    Log2F,
+    /// Base-10 logarithm.
+    Log10F,
+    /// ln(1 + x).
+    Log1pF,
+    /// Square root, correctly rounded.
+    SqrtF,
+    /// 1 / sqrt(x).
+    RsqrtF,
+    /// Cube root.
+    CbrtF,
+    /// Sine of radians.
+    SinF,
+    /// Cosine of radians.
+    CosF,
+    /// Tangent of radians.
+    TanF,
+    /// Arc sine.
+    AsinF,
+    /// Arc cosine.
+    AcosF,
+    /// Arc tangent.
+    AtanF,
+    /// Hyperbolic sine.
+    SinhF,
+    /// Hyperbolic cosine.
+    CoshF,
+    /// Hyperbolic tangent.
+    TanhF,
+    /// Inverse hyperbolic sine.
+    AsinhF,
+    /// Inverse hyperbolic cosine.
+    AcoshF,
+    /// Inverse hyperbolic tangent.
+    AtanhF,
+    /// Error function.
+    ErfF,
+    /// 1 − erf(x).
+    ErfcF,
+    /// sin(2πx).
+    SinTurnsF,
+    /// cos(2πx).
+    CosTurnsF,
+    /// 1 / (1 + e^−x), without overflow.
+    LogisticF,
+    /// x · logistic(x).
+    SiluF,
+    /// ln(1 + e^x), without overflow.
+    SoftplusF,
+    /// x · (1 + erf(x/√2)) / 2.
+    GeluErfF,
+    /// x · (1 + tanh(√(2/π)·(x + 0.044715·x³))) / 2.
+    GeluTanhF,
+}
+
+impl Unary {
+    /// Whether it takes floats; else it takes integers.
+    pub const fn is_float(self) -> bool {
+        match self {
+            Self::NegI | Self::AbsI | Self::CtlzI | Self::CttzI | Self::CtpopI | Self::SignI => false,
+            Self::NegF
+            | Self::AbsF
+            | Self::SignF
+            | Self::CeilF
+            | Self::FloorF
+            | Self::TruncF
+            | Self::RoundF
+            | Self::RoundEvenF
+            | Self::ExpF
+            | Self::Exp2F
+            | Self::Expm1F
+            | Self::LogF
+            | Self::Log2F
+            | Self::Log10F
+            | Self::Log1pF
+            | Self::SqrtF
+            | Self::RsqrtF
+            | Self::CbrtF
+            | Self::SinF
+            | Self::CosF
+            | Self::TanF
+            | Self::AsinF
+            | Self::AcosF
+            | Self::AtanF
+            | Self::SinhF
+            | Self::CoshF
+            | Self::TanhF
+            | Self::AsinhF
+            | Self::AcoshF
+            | Self::AtanhF
+            | Self::ErfF
+            | Self::ErfcF
+            | Self::SinTurnsF
+            | Self::CosTurnsF
+            | Self::LogisticF
+            | Self::SiluF
+            | Self::SoftplusF
+            | Self::GeluErfF
+            | Self::GeluTanhF => true,
+        }
+    }
+}
+
+/// Two operands, one result, same type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Binary {
+    /// Sum, wrapping.
+    AddI,
+    /// Difference, wrapping.
+    SubI,
+    /// Product, wrapping.
+    MulI,
+    /// Signed quotient toward zero. Never traps: `x / 0` is 0, `MIN / −1` is `MIN`.
+    DivSI,
+    /// Signed remainder with the dividend's sign. `x % 0` is 0, `MIN % −1` is 0.
+    RemSI,
+    /// Unsigned quotient; `x / 0` is 0. Also `index.div`.
+    DivUI,
+    /// Unsigned remainder; `x % 0` is 0. Also `index.rem`.
+    RemUI,
+    /// Signed quotient toward +inf; by 0 it is 0.
+    CeilDivSI,
+    /// Unsigned quotient rounded up; by 0 it is 0.
+    CeilDivUI,
+    /// Signed quotient toward −inf; by 0 it is 0.
+    FloorDivSI,
+    /// Signed minimum.
+    MinSI,
+    /// Signed maximum.
+    MaxSI,
+    /// Unsigned minimum.
+    MinUI,
+    /// Unsigned maximum.
+    MaxUI,
+    /// Bitwise and; also on `i1`.
+    AndI,
+    /// Bitwise or; also on `i1`.
+    OrI,
+    /// Bitwise exclusive or; also on `i1`.
+    XorI,
+    /// Shift left. The count is masked to the width, as for every shift.
+    ShlI,
+    /// Arithmetic shift right.
+    ShrSI,
+    /// Logical shift right.
+    ShrUI,
+    /// Rotate left.
+    RotLI,
+    /// Rotate right.
+    RotRI,
+    /// IEEE sum, rounded once to the type, subnormals kept; so for every float op here.
+    AddF,
+    /// IEEE difference.
+    SubF,
+    /// IEEE product.
+    MulF,
+    /// IEEE quotient.
+    DivF,
+    /// C `fmod`.
+    RemF,
+    /// The first operand with the sign bit of the second. Every float type.
+    CopySignF,
+    /// The other operand when exactly one is NaN; −0 < +0.
+    MinNumF,
+    /// The other operand when exactly one is NaN; −0 < +0.
+    MaxNumF,
+    /// NaN when any operand is; −0 < +0.
+    MinimumF,
+    /// NaN when any operand is; −0 < +0.
+    MaximumF,
+    /// First operand to the power of the second.
+    PowF,
+    /// Angle of the point (second, first): C `atan2`.
+    Atan2F,
+    /// `x · logistic(scale · x)` of (x, scale): `geluf<logistic>`.
+    GeluLogisticF,
+}
+
+impl Binary {
+    /// Whether it takes floats; else it takes integers.
+    pub const fn is_float(self) -> bool {
+        match self {
+            Self::AddI
+            | Self::SubI
+            | Self::MulI
+            | Self::DivSI
+            | Self::RemSI
+            | Self::DivUI
+            | Self::RemUI
+            | Self::CeilDivSI
+            | Self::CeilDivUI
+            | Self::FloorDivSI
+            | Self::MinSI
+            | Self::MaxSI
+            | Self::MinUI
+            | Self::MaxUI
+            | Self::AndI
+            | Self::OrI
+            | Self::XorI
+            | Self::ShlI
+            | Self::ShrSI
+            | Self::ShrUI
+            | Self::RotLI
+            | Self::RotRI => false,
+            Self::AddF
+            | Self::SubF
+            | Self::MulF
+            | Self::DivF
+            | Self::RemF
+            | Self::CopySignF
+            | Self::MinNumF
+            | Self::MaxNumF
+            | Self::MinimumF
+            | Self::MaximumF
+            | Self::PowF
+            | Self::Atan2F
+            | Self::GeluLogisticF => true,
+        }
+    }
+}
+
+/// Three operands, one result, same type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ternary {
+    /// `a·b + c` with one rounding.
+    FmaF,
+    /// `a·b + c`, wrapping. Also `index.madd`.
+    FmaI,
+    /// `clampf<ordered>` of (value, low, high): `r = value < low ? low : value; r > high ? high : r`, a NaN comparing false.
+    ClampOrderedF,
+}
+
+/// Comparison of integers, `index` or `offset`. On `i1` signed predicates see true as −1, unsigned as 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are the language's own predicates")]
+pub enum IntPredicate {
+    Eq,
+    Ne,
+    Slt,
+    Sle,
+    Sgt,
+    Sge,
+    Ult,
+    Ule,
+    Ugt,
+    Uge,
+}
+
+/// Comparison of floats: `O..` is false when an operand is NaN, `U..` true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are the language's own predicates")]
+pub enum FloatPredicate {
+    Oeq,
+    Ogt,
+    Oge,
+    Olt,
+    Ole,
+    One,
+    Ord,
+    Ueq,
+    Ugt,
+    Uge,
+    Ult,
+    Ule,
+    Une,
+    Uno,
+}
+
+/// A float in, an `i1` out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Classify {
+    /// NaN.
+    IsNan,
+    /// Plus or minus infinity.
+    IsInf,
+    /// Neither NaN nor infinite.
+    IsFinite,
+}
+
+/// A change of type; the operand's and the result's element types say from and to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Convert {
+    /// To a wider integer (or `index`, `offset`), copying the sign bit. `i1` true becomes −1.
+    ExtSI,
+    /// To a wider integer (or `index`, `offset`), filling with zeros.
+    ExtUI,
+    /// To a narrower integer: the low bits.
+    TruncI,
+    /// Signed integer to float, to nearest even.
+    SiToF,
+    /// Unsigned integer to float, to nearest even.
+    UiToF,
+    /// Float to signed integer toward zero, saturating; NaN becomes 0.
+    FToSi,
+    /// Float to unsigned integer toward zero, saturating; NaN becomes 0.
+    FToUi,
+    /// To a wider float, exactly.
+    ExtF,
+    /// To a narrower float: to nearest even, overflow to infinity (E4M3: to ±448), NaN stays NaN.
+    TruncF,
+    /// The same bits. Widths are equal for scalars; a vector may change its lane count, lane 0 in the lowest bits.
+    Bitcast,
+}
+
+/// What combines the values of a reduction or a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "each is the binary op of its name")]
+pub enum Combine {
+    AddI,
+    AddF,
+    MulI,
+    MulF,
+    MinSI,
+    MaxSI,
+    MinUI,
+    MaxUI,
+    AndI,
+    OrI,
+    XorI,
+    MinimumF,
+    MaximumF,
+    MinNumF,
+    MaxNumF,
+}
+
+impl Combine {
+    /// The op that combines two values.
+    pub const fn binary(self) -> Binary {
+        match self {
+            Self::AddI => Binary::AddI,
+            Self::AddF => Binary::AddF,
+            Self::MulI => Binary::MulI,
+            Self::MulF => Binary::MulF,
+            Self::MinSI => Binary::MinSI,
+            Self::MaxSI => Binary::MaxSI,
+            Self::MinUI => Binary::MinUI,
+            Self::MaxUI => Binary::MaxUI,
+            Self::AndI => Binary::AndI,
+            Self::OrI => Binary::OrI,
+            Self::XorI => Binary::XorI,
+            Self::MinimumF => Binary::MinimumF,
+            Self::MaximumF => Binary::MaximumF,
+            Self::MinNumF => Binary::MinNumF,
+            Self::MaxNumF => Binary::MaxNumF,
+        }
+    }
+}
+
+/// An axis of the launch geometry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "x, y, z")]
+pub enum Axis {
+    X,
+    Y,
+    Z,
+}
+
+impl Axis {
+    /// 0, 1 or 2.
+    pub const fn index(self) -> usize {
+        match self {
+            Self::X => 0,
+            Self::Y => 1,
+            Self::Z => 2,
+        }
+    }
+}
+
+/// Where a work-item is. All results are `index`. The flat local id is `x + sx·(y + sy·z)`.
+///
+/// Workgroup and subgroup sizes are constants, so specialisation leaves none of their ops behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IdKind {
+    /// Position in the workgroup.
+    WorkItem(Axis),
+    /// Which workgroup.
+    WorkGroup(Axis),
+    /// Number of workgroups.
+    WorkGroupCount(Axis),
+    /// `workgroup id · workgroup size + work-item id`.
+    Dispatch(Axis),
+    /// Flat local id / 32.
+    Subgroup,
+    /// Flat local id mod 32.
+    SubgroupLane,
+}
+
+/// Work-items per subgroup, on every target of ours.
+pub const SUBGROUP_SIZE: u32 = 32;
+
+/// Where a shuffle reads, inside clusters of `width` lanes; `l` is the lane in its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ShuffleMode {
+    /// Lane `l ^ offset`.
+    Xor,
+    /// Lane `l − offset`; valid iff `offset <= l`.
+    Up,
+    /// Lane `l + offset`; valid iff `l + offset < width`.
+    Down,
+    /// Lane `offset` of the own cluster; valid iff below `width`.
+    Index,
+}
+
+/// Which memory scratch lives in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// One storage per workgroup.
+    Workgroup,
+    /// One storage per work-item.
+    Private,
+}
+
+/// Who meets at a barrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BarrierScope {
+    /// The work-items of one subgroup.
+    Subgroup,
+    /// The work-items of one workgroup.
+    Workgroup,
+}
+
+/// Permissions of a float op; ignoring them is always correct. A set of bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Flags(pub u16);
+
+impl Flags {
+    /// Reorder or regroup.
+    pub const REASSOC: Self = Self(1);
+    /// No NaN goes in or out.
+    pub const NNAN: Self = Self(1 << 1);
+    /// No infinity goes in or out.
+    pub const NINF: Self = Self(1 << 2);
+    /// The sign of zero does not matter.
+    pub const NSZ: Self = Self(1 << 3);
+    /// A reciprocal may stand for a division.
+    pub const ARCP: Self = Self(1 << 4);
+    /// A multiply and an add may be fused.
+    pub const CONTRACT: Self = Self(1 << 5);
+    /// An approximate function will do.
+    pub const AFN: Self = Self(1 << 6);
+    /// Integer: no signed wrap happens.
+    pub const NSW: Self = Self(1 << 7);
+    /// Integer: no unsigned wrap happens.
+    pub const NUW: Self = Self(1 << 8);
+    /// All float permissions.
+    pub const FAST: Self = Self(0x7f);
+
+    /// Whether every permission of `other` is given.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The permissions of either.
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// What an op does. [`crate::ir::Op`] holds its operands, results and blocks in the order written here.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum OpKind {
+    /// `() -> T`: these bits, in every lane.
+    Constant(u64),
+    /// `(T) -> T`.
+    Unary(Unary),
+    /// `(T, T) -> T`.
+    Binary(Binary),
+    /// `(T, T, T) -> T`.
+    Ternary(Ternary),
+    /// `(T, T) -> i1`, lane by lane.
+    CompareI(IntPredicate),
+    /// `(T, T) -> i1`, lane by lane.
+    CompareF(FloatPredicate),
+    /// `(T) -> i1`, lane by lane.
+    Classify(Classify),
+    /// `(T) -> U`, lane by lane (a vector `Bitcast` may change the lane count).
+    Convert(Convert),
+    /// `(cond, a, b) -> T`: `a` if `cond` else `b`. A scalar `cond` selects whole values of any type, buffers and views
+    /// too; a vector one selects lane by lane.
+    Select,
+
+    /// `(scalar) -> vector`: the scalar in every lane.
+    Splat,
+    /// `(scalar, ..) -> vector`: one operand per lane.
+    FromElements,
+    /// `(base, step) -> vector`: `base + lane·step`. Element type integer, `index` or `offset`.
+    Iota,
+    /// `(low, high, step) -> vector of i1`: lane `i` iff `low + i·step < high`, signed `index`.
+    MaskRange,
+    /// `(vector, index..) -> scalar or vector`: fewer indices than rank give the trailing sub-vector.
+    Extract,
+    /// `(value, vector, index..) -> vector`: the inverse of `Extract`.
+    Insert,
+    /// `(vector, init) -> scalar`: `init` first, then lanes ascending.
+    Reduce(Combine),
+    /// `(a, b, acc) -> scalar`: `acc = fma(a[i], b[i], acc)`, lanes ascending.
+    Dot,
+    /// `(vector..) -> vector`: result lane `i` is lane `lanes[i]` of the operands' lanes laid end to end. Every static
+    /// movement of lanes (slice, concat, broadcast, transpose, shuffle, interleave) is one of these.
+    Lanes(Box<[u32]>),
+
+    /// `() -> buffer`: scratch of `bytes` bytes, uninitialised, a distinct storage at each execution.
+    Alloca {
+        /// Who shares it.
+        space: Space,
+        /// Power of two.
+        align: u64,
+        /// Size.
+        bytes: u64,
+    },
+    /// `(buffer, offset) -> view`. No access is made. Extents and strides are in the result's type.
+    BufferView,
+    /// `(view, index..) -> view`: same element and strides, origin moved to the indices.
+    Subview,
+    /// `(view) -> view`: same bytes, other extents.
+    Refine,
+    /// `(view, index..) -> T`: the element at the indices; a vector covers the trailing axes from there on.
+    Load,
+    /// `(view, index.., mask, pass) -> vector`: lanes masked off touch no memory and take their lane of `pass`.
+    LoadMask,
+    /// `(value, view, index..)`.
+    Store,
+    /// `(value, view, index.., mask)`: lanes masked off touch no memory.
+    StoreMask,
+
+    /// `(cond) -> (..)`, two blocks without arguments ending in `Yield`: then, else.
+    If,
+    /// `(low, high, step, init..) -> (..)`, one block with arguments (induction, carried..) ending in `Yield` of the carried.
+    /// Half open, ascending, signed for `index`, unsigned for `offset`. A step of zero or less is out of contract.
+    For,
+    /// `(init..) -> (..)`, two blocks: the first takes the state and ends in `Condition`, the second takes what that
+    /// forwards and ends in `Yield` of the state.
+    While,
+    /// `(selector) -> (..)`, one block per key and a last one for every other value; all end in `Yield`.
+    Switch(Box<[i64]>),
+    /// `(..)`: ends a block of `If`, `For`, `Switch`, and the second of `While`.
+    Yield,
+    /// `(cond, forwarded..)`: ends the first block of `While`; false leaves the loop with the forwarded values.
+    Condition,
+    /// `()`: ends the kernel.
+    Return,
+
+    /// `() -> index`.
+    Id(IdKind),
+    /// `()`: every work-item of the scope arrives before one leaves, and sees what the others wrote before.
+    Barrier(BarrierScope),
+    /// `(value, offset: i32, width: i32) -> (value, i1)`: another lane's value, and whether it was valid (else the own).
+    /// A value may be a vector of rank 1.
+    SubgroupShuffle(ShuffleMode),
+    /// `(value) -> value`: over the cluster of lanes that `lane` belongs to (below), in ascending lane order; lanes missing
+    /// from a partial last subgroup are left out. Vectors reduce lane element by lane element.
+    SubgroupReduce {
+        /// How values combine.
+        combine: Combine,
+        /// Lanes per cluster, a power of two: `SUBGROUP_SIZE` for the whole subgroup.
+        size: u32,
+        /// Distance between the lanes of one cluster, a power of two.
+        stride: u32,
+    },
+    /// `(value) -> value`: over all work-items of the workgroup, in ascending flat id.
+    WorkgroupReduce(Combine),
+}

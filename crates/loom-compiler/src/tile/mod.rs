@@ -1,0 +1,80 @@
+//! A verified kernel to a tile program.
+//!
+//! `Kernel --uniform, liveness--> compile --> Program`, kept with what a launch needs as a [`CpuImage`].
+//!
+//! - What this compiler can not express is an [`Unsupported`] error that names the op; nothing is approximated.
+//! - Not here: running it (`backend-cpu`), and the meaning of single ops (`eval`).
+
+mod compile;
+mod frame;
+mod liveness;
+mod program;
+mod uniform;
+
+pub use program::*;
+
+use crate::ir::{Kernel, Parameter, Span};
+use crate::launch::LaunchProgram;
+
+/// A kernel compiled for the CPU backend's tile executor. Every access is checked when it runs, so no image needs trust.
+#[derive(Clone, Debug)]
+pub struct CpuImage {
+    /// The export name.
+    pub name: String,
+    /// Launch arguments, in order.
+    pub parameters: Vec<Parameter>,
+    /// Computes the number of workgroups from workload arguments.
+    pub launch: LaunchProgram,
+    /// Private, so that every program was made by [`compile`]: an executor relies on its indices.
+    program: Program,
+}
+
+impl CpuImage {
+    /// What every launch runs.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Whether some instruction stores to launch argument `argument`.
+    pub fn stores_to(&self, argument: usize) -> bool {
+        let is_it = |buffer: u32| match self.program.buffers.get(buffer as usize) {
+            Some(Buffer::Argument(at)) => *at as usize == argument,
+            Some(Buffer::Workgroup { .. } | Buffer::Private { .. }) | None => false,
+        };
+        self.program.blocks.iter().flatten().any(|inst| match inst {
+            Inst::Map { to: Target::Memory(access), .. } => is_it(access.buffer),
+            Inst::Map { to: Target::Reg(_), .. }
+            | Inst::Scalar(_)
+            | Inst::LoadScalar { .. }
+            | Inst::Spread { .. }
+            | Inst::If { .. }
+            | Inst::For { .. }
+            | Inst::Loop { .. }
+            | Inst::Reduce { .. }
+            | Inst::Shuffle { .. } => false,
+        })
+    }
+}
+
+/// What the tile compiler can not express.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("kernel `{kernel}`: {what} at byte {} of the source is not supported on the CPU", span.start)]
+pub struct Unsupported {
+    /// The kernel's export name.
+    pub kernel: String,
+    /// The op, and what about it.
+    pub what: String,
+    /// Where it was written.
+    pub span: Span,
+}
+
+/// Compiles `kernel` for the tile executor.
+pub fn compile(kernel: &Kernel) -> Result<CpuImage, Unsupported> {
+    let program = compile::program(kernel)?;
+    Ok(CpuImage {
+        name: kernel.name.clone(),
+        parameters: kernel.parameters.clone(),
+        launch: kernel.launch.clone(),
+        program,
+    })
+}

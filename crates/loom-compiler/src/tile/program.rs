@@ -1,0 +1,414 @@
+//! A tile program: what the CPU runs for a kernel, as plain data.
+//!
+//! ```text
+//! slots     u64 each: arguments, constants, loop counters     one value for the whole tile
+//! frame     registers of `capacity` elements                  one value per work-item
+//! buffers   bindings, workgroup scratch, private scratch      bytes
+//! ```
+//!
+//! - A tile is `segments × width` work-items, item `i` being item `i % width` of segment `i / width`. What the segments are
+//!   depends on the kernel ([`Shape`]). At most `capacity` items.
+//! - The work-items of a tile advance together, one instruction at a time; a workgroup whose items meet (barriers,
+//!   collectives, workgroup memory) lies in one tile, so that meeting is nothing to do.
+//! - An address is affine in the item (`base + l·(i % width) + g·(i / width)`, all three in slots) or in a register.
+//! - An executor checks every access; nothing in a program needs to be trusted. Indices into the program's own tables
+//!   are in range, and [`Block`]s nest without cycles: a block is only named by instructions of blocks before it.
+//! - Not here: how a kernel becomes one (`compile`), and how it is run (`backend-cpu`).
+
+use crate::eval;
+use crate::ir::Span;
+use crate::ops::{Binary, Classify, Combine, Convert, FloatPredicate, IntPredicate, ShuffleMode, Ternary, Unary};
+use crate::types::ScalarType;
+
+/// A scalar of the program: an index into its slots, each 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(pub u32);
+
+/// A register: the byte offset of its first element in the frame, a multiple of 64. It holds `capacity` elements of the
+/// type that the instruction names, packed as in memory; an `i1` is a byte, 0 or 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reg(pub u32);
+
+/// A block: an index into [`Program::blocks`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Block(pub u32);
+
+/// A place in the source, for faults: an index into [`Program::sites`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SiteId(pub u32);
+
+/// How work-items are cut into tiles, and what `g` (the segment) and `l` (the item in it) of a tile mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shape {
+    /// Workgroup borders do not matter: the items along x are one line, `width` of them a segment. `sy = sz = 1`.
+    Line {
+        /// Segment length: what an item's id is divided by, or nothing, when the whole line is one segment.
+        divisor: Option<Slot>,
+    },
+    /// A segment is a workgroup along x. `sy = sz = 1`.
+    Groups,
+    /// A tile lies in one workgroup; its flat id is `g·sx + l`.
+    Group,
+}
+
+/// `base + l·(i % width) + g·(i / width)` for item `i`; wrapping, in 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Affine {
+    /// The value of item 0 of segment 0.
+    pub base: Slot,
+    /// Per item of a segment.
+    pub l: Slot,
+    /// Per segment.
+    pub g: Slot,
+}
+
+/// The byte offsets of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Offsets {
+    /// Affine in the item.
+    Affine(Affine),
+    /// One i64 per item.
+    Gather(Reg),
+}
+
+/// An access of one element per item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Access {
+    /// Index into [`Program::buffers`].
+    pub buffer: u32,
+    /// Where in the buffer, in bytes.
+    pub offsets: Offsets,
+    /// For faults.
+    pub site: SiteId,
+}
+
+/// An operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// A register.
+    Reg(Reg),
+    /// The same value for every item.
+    Slot(Slot),
+    /// Read from memory by the instruction itself.
+    Memory(Access),
+}
+
+/// Where a result goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// A register.
+    Reg(Reg),
+    /// Written to memory by the instruction itself.
+    Memory(Access),
+}
+
+/// Which active items go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Condition {
+    /// All or none: 0 or 1.
+    Slot(Slot),
+    /// Those whose `value` compares so with `limit`; 64 bits.
+    Compare {
+        /// The comparison.
+        predicate: IntPredicate,
+        /// The left side.
+        value: Affine,
+        /// The right side.
+        limit: Slot,
+    },
+    /// Those whose byte is 1.
+    Reg(Reg),
+}
+
+/// What a scalar instruction or an element-wise one computes. Operand types are in the variants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// `(T) -> T`, unchanged.
+    Move(ScalarType),
+    /// `(T) -> T`.
+    Unary(Unary, ScalarType),
+    /// `(T, T) -> T`.
+    Binary(Binary, ScalarType),
+    /// `(T, T, T) -> T`.
+    Ternary(Ternary, ScalarType),
+    /// `(T, T) -> i1`.
+    CompareI(IntPredicate, ScalarType),
+    /// `(T, T) -> i1`.
+    CompareF(FloatPredicate, ScalarType),
+    /// `(T) -> i1`.
+    Classify(Classify, ScalarType),
+    /// `(i1, T, T) -> T`.
+    Select(ScalarType),
+    /// `(from) -> to`.
+    Convert(Convert, ScalarType, ScalarType),
+}
+
+impl Op {
+    /// How many operands it takes: the first so many of an instruction's three count.
+    pub const fn operands(self) -> usize {
+        match self {
+            Self::Move(_) | Self::Unary(..) | Self::Classify(..) | Self::Convert(..) => 1,
+            Self::Binary(..) | Self::CompareI(..) | Self::CompareF(..) => 2,
+            Self::Ternary(..) | Self::Select(_) => 3,
+        }
+    }
+
+    /// The type of operand `at`.
+    pub const fn operand(self, at: usize) -> ScalarType {
+        match self {
+            Self::Move(ty)
+            | Self::Unary(_, ty)
+            | Self::Binary(_, ty)
+            | Self::Ternary(_, ty)
+            | Self::CompareI(_, ty)
+            | Self::CompareF(_, ty)
+            | Self::Classify(_, ty)
+            | Self::Convert(_, ty, _) => ty,
+            Self::Select(ty) => {
+                if at == 0 {
+                    ScalarType::I1
+                } else {
+                    ty
+                }
+            }
+        }
+    }
+
+    /// The bits of the result for the bits of the operands.
+    pub fn evaluate(self, [a, b, c]: [u64; 3]) -> u64 {
+        match self {
+            Self::Move(_) => a,
+            Self::Unary(unary, ty) => eval::unary(unary, ty, a),
+            Self::Binary(binary, ty) => eval::binary(binary, ty, a, b),
+            Self::Ternary(ternary, ty) => eval::ternary(ternary, ty, a, b, c),
+            Self::CompareI(predicate, ty) => eval::compare_int(predicate, ty, a, b).into(),
+            Self::CompareF(predicate, ty) => eval::compare_float(predicate, ty, a, b).into(),
+            Self::Classify(class, ty) => eval::classify(class, ty, a).into(),
+            Self::Select(_) => {
+                if a & 1 == 1 {
+                    b
+                } else {
+                    c
+                }
+            }
+            Self::Convert(convert, source, target) => eval::convert(convert, source, target, a),
+        }
+    }
+
+    /// The type of the result.
+    pub const fn result(self) -> ScalarType {
+        match self {
+            Self::Move(ty) | Self::Unary(_, ty) | Self::Binary(_, ty) | Self::Ternary(_, ty) | Self::Select(ty) => ty,
+            Self::CompareI(..) | Self::CompareF(..) | Self::Classify(..) => ScalarType::I1,
+            Self::Convert(_, _, ty) => ty,
+        }
+    }
+}
+
+/// A scalar instruction: computed once, with [`crate::eval`]'s meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ScalarInst {
+    /// What.
+    pub op: Op,
+    /// Result.
+    pub to: Slot,
+    /// Operands; the op says how many count.
+    pub from: [Slot; 3],
+}
+
+/// One instruction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inst {
+    /// Once for the tile.
+    Scalar(ScalarInst),
+    /// Reads one element at a byte offset that all items share.
+    LoadScalar {
+        /// What is read.
+        ty: ScalarType,
+        /// Result.
+        to: Slot,
+        /// Index into [`Program::buffers`].
+        buffer: u32,
+        /// Byte offset.
+        offset: Slot,
+        /// For faults.
+        site: SiteId,
+    },
+    /// One result per active item.
+    Map {
+        /// What.
+        op: Op,
+        /// Result.
+        to: Target,
+        /// Operands; the op says how many count.
+        from: [Source; 3],
+    },
+    /// Writes the affine value into a register of i64.
+    Spread {
+        /// Result.
+        to: Reg,
+        /// What.
+        value: Affine,
+    },
+    /// Runs `then` with the active items that satisfy `condition`, `otherwise` with the rest; a side without items is
+    /// not run.
+    If {
+        /// Who takes `then`.
+        condition: Condition,
+        /// Their block.
+        then: Block,
+        /// The others' block.
+        otherwise: Option<Block>,
+    },
+    /// For `to` from `low` in steps of `step` while below `high`. All items take the same turns.
+    For {
+        /// The counter.
+        to: Slot,
+        /// First value.
+        low: Slot,
+        /// One past the last value.
+        high: Slot,
+        /// Distance; zero or less ends in a fault.
+        step: Slot,
+        /// Compares unsigned, for `offset` counters.
+        unsigned: bool,
+        /// Run each time.
+        body: Block,
+        /// For faults.
+        site: SiteId,
+    },
+    /// Runs `head`, drops the active items that fail `condition`, runs `body` with the others, and again, until none is
+    /// left.
+    Loop {
+        /// Run before each test.
+        head: Block,
+        /// Who goes on.
+        condition: Condition,
+        /// Run after it.
+        body: Block,
+        /// For faults.
+        site: SiteId,
+    },
+    /// Combines the values of each group of items; every item of a group gets the result.
+    Reduce {
+        /// How two values combine.
+        combine: Combine,
+        /// Their type.
+        ty: ScalarType,
+        /// Result.
+        to: Reg,
+        /// The value of each item.
+        from: Reg,
+        /// Which items form a group.
+        group: Group,
+    },
+    /// Another lane's value.
+    Shuffle {
+        /// Whose.
+        mode: ShuffleMode,
+        /// Type of the value.
+        ty: ScalarType,
+        /// The value read.
+        to: Reg,
+        /// Whether the lane was valid: `i1`.
+        valid: Reg,
+        /// The value of each item.
+        from: Reg,
+        /// i32.
+        offset: Source,
+        /// i32: lanes per cluster.
+        width: Source,
+    },
+}
+
+/// The items that a reduction combines, in ascending order of flat id within the workgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// The whole workgroup.
+    Workgroup,
+    /// Clusters within subgroups of 32: `size` lanes, `stride` apart.
+    Lanes {
+        /// Lanes per cluster.
+        size: u32,
+        /// Distance between them.
+        stride: u32,
+    },
+}
+
+/// What a buffer index stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Buffer {
+    /// A launch argument, by its position among all.
+    Argument(u32),
+    /// Scratch of `bytes` per workgroup, one after the other for the workgroups of a tile; starts at this offset of the
+    /// scratch memory, for a tile with one workgroup.
+    Workgroup {
+        /// Size of one workgroup's.
+        bytes: u64,
+    },
+    /// Scratch of `bytes` per item, one after the other.
+    Private {
+        /// Size of one item's.
+        bytes: u64,
+    },
+}
+
+/// Where an instruction that may fault was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// Its spelling, without operands.
+    pub op: &'static str,
+    /// Where.
+    pub span: Span,
+}
+
+/// The values that the executor writes into slots before a tile runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Builtin {
+    /// Id of segment 0: the first item's id divided by the width (`Line`), its workgroup's id along x (`Groups`), its flat
+    /// local id divided by the width (`Group`).
+    Segment,
+    /// Position of item 0 in its segment.
+    First,
+    /// Segment · width + first: the id of item 0 on the line, or its flat local id.
+    Flat,
+    /// Items per segment of this launch.
+    Width,
+    /// Workgroup id, by axis. Along x only in `Group` tiles.
+    WorkGroup(u8),
+    /// Number of workgroups, by axis.
+    WorkGroupCount(u8),
+}
+
+/// A kernel as the tile executor runs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// How items are cut into tiles.
+    pub shape: Shape,
+    /// Work-items per workgroup: x, y, z.
+    pub workgroup_size: [u32; 3],
+    /// Whether a workgroup must lie in one tile.
+    pub whole_groups: bool,
+    /// Whether a tile may hold more than one segment.
+    pub many_segments: bool,
+    /// The most items of a tile.
+    pub capacity: u32,
+    /// Number of slots.
+    pub slots: u32,
+    /// Slots with fixed contents.
+    pub constants: Vec<(Slot, u64)>,
+    /// Slots that hold launch arguments: (slot, position among all arguments, type).
+    pub arguments: Vec<(Slot, u32, ScalarType)>,
+    /// Slots that the executor sets for every tile (counts: for every launch).
+    pub builtins: Vec<(Slot, Builtin)>,
+    /// Run once per launch.
+    pub prologue: Vec<ScalarInst>,
+    /// Bytes of all registers.
+    pub frame_bytes: u32,
+    /// Named by accesses.
+    pub buffers: Vec<Buffer>,
+    /// `blocks[0]` is run for every tile.
+    pub blocks: Vec<Vec<Inst>>,
+    /// Named by instructions that may fault.
+    pub sites: Vec<Site>,
+}

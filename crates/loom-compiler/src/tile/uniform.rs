@@ -1,0 +1,167 @@
+//! Which values are the same for all work-items of a tile.
+//!
+//! A value is *varying* if it may differ between two active items of one tile. The analysis is a monotone pass over the
+//! structured body, repeated until nothing changes; at most once per value.
+//!
+//! - Uniform here promises that the compiler can compute it in a slot: every operand is uniform too.
+//! - Not here: values that vary but are affine in the item (`compile`).
+
+use crate::ir::{BlockId, Body, Op, ValueId};
+use crate::ops::{IdKind, OpKind, Space};
+
+/// What the shape of the tiles makes of the ids.
+#[derive(Clone, Copy)]
+pub(super) struct Ids {
+    /// Whether workgroups along x differ within a tile.
+    pub group_x_varies: bool,
+}
+
+/// For every value whether it varies.
+pub(super) fn varying(body: &Body, ids: Ids) -> Vec<bool> {
+    let mut analysis = Analysis { body, ids, varies: vec![false; body.values.len()], changed: true };
+    while analysis.changed {
+        analysis.changed = false;
+        analysis.block(Body::ENTRY);
+    }
+    analysis.varies
+}
+
+struct Analysis<'a> {
+    body: &'a Body,
+    ids: Ids,
+    varies: Vec<bool>,
+    changed: bool,
+}
+
+impl Analysis<'_> {
+    fn is(&self, value: ValueId) -> bool {
+        self.varies[value.index()]
+    }
+
+    fn set(&mut self, value: ValueId, varies: bool) {
+        if varies && !self.varies[value.index()] {
+            self.varies[value.index()] = true;
+            self.changed = true;
+        }
+    }
+
+    fn any(&self, values: &[ValueId]) -> bool {
+        values.iter().any(|&value| {
+            let mut varies = self.is(value);
+            self.body.ty(value).each_value(|dim| varies |= self.is(dim));
+            varies
+        })
+    }
+
+    /// The operands of a block's terminator.
+    fn terminator(&self, block: BlockId) -> &[ValueId] {
+        self.body.block(block).ops.last().map_or(&[], |op| &op.operands)
+    }
+
+    fn block(&mut self, block: BlockId) {
+        let body = self.body;
+        for op in &body.block(block).ops {
+            self.op(op);
+        }
+    }
+
+    fn op(&mut self, op: &Op) {
+        match &op.kind {
+            OpKind::Id(id) => {
+                let varies = match id {
+                    IdKind::WorkGroup(axis) => axis.index() == 0 && self.ids.group_x_varies,
+                    IdKind::WorkGroupCount(_) => false,
+                    IdKind::WorkItem(_) | IdKind::Dispatch(_) | IdKind::Subgroup | IdKind::SubgroupLane => true,
+                };
+                self.results(op, varies);
+            }
+            OpKind::Alloca { space, .. } => {
+                let varies = match space {
+                    Space::Private => true,
+                    Space::Workgroup => self.ids.group_x_varies,
+                };
+                self.results(op, varies);
+            }
+            OpKind::SubgroupShuffle(_) | OpKind::SubgroupReduce { .. } | OpKind::WorkgroupReduce(_) => {
+                self.results(op, true);
+            }
+            OpKind::If | OpKind::Switch(_) => {
+                let selector = self.is(op.operands[0]);
+                for &block in &op.blocks {
+                    self.block(block);
+                    for (at, &result) in op.results.iter().enumerate() {
+                        let varies = selector || self.is(self.terminator(block)[at]);
+                        self.set(result, varies);
+                    }
+                }
+            }
+            OpKind::For => {
+                let bounds = self.any(&op.operands[..3]);
+                let block = op.blocks[0];
+                let arguments = &self.body.block(block).arguments;
+                // Items that are still in the loop share the counter if they started with the same.
+                let counter = self.is(op.operands[0]) || self.is(op.operands[2]);
+                self.set(arguments[0], counter);
+                self.block(block);
+                for (at, &result) in op.results.iter().enumerate() {
+                    let varies = bounds || self.is(op.operands[3 + at]) || self.is(self.terminator(block)[at]);
+                    self.set(arguments[1 + at], varies);
+                    self.set(result, varies);
+                }
+            }
+            OpKind::While => {
+                let (head, tail) = (op.blocks[0], op.blocks[1]);
+                self.block(head);
+                self.block(tail);
+                // All or nothing: a state that varies makes the test, and so the number of turns, vary in nearly every case.
+                let varies =
+                    self.any(&op.operands) || self.any(self.terminator(head)) || self.any(self.terminator(tail));
+                let arguments = [head, tail].map(|block| &self.body.block(block).arguments);
+                for &value in arguments.into_iter().flatten().chain(&op.results) {
+                    self.set(value, varies);
+                }
+            }
+            OpKind::Constant(_)
+            | OpKind::Unary(_)
+            | OpKind::Binary(_)
+            | OpKind::Ternary(_)
+            | OpKind::CompareI(_)
+            | OpKind::CompareF(_)
+            | OpKind::Classify(_)
+            | OpKind::Convert(_)
+            | OpKind::Select
+            | OpKind::Splat
+            | OpKind::FromElements
+            | OpKind::Iota
+            | OpKind::MaskRange
+            | OpKind::Extract
+            | OpKind::Insert
+            | OpKind::Reduce(_)
+            | OpKind::Dot
+            | OpKind::Lanes(_)
+            | OpKind::BufferView
+            | OpKind::Subview
+            | OpKind::Refine
+            | OpKind::Load
+            | OpKind::LoadMask
+            | OpKind::Store
+            | OpKind::StoreMask
+            | OpKind::Yield
+            | OpKind::Condition
+            | OpKind::Return
+            | OpKind::Barrier(_) => {
+                let varies = self.any(&op.operands);
+                self.results(op, varies);
+            }
+        }
+    }
+
+    fn results(&mut self, op: &Op, varies: bool) {
+        for &result in &op.results {
+            // A view's extents are read with it.
+            let mut varies = varies;
+            self.body.ty(result).each_value(|dim| varies |= self.is(dim));
+            self.set(result, varies);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Public packages by name, version and hash, through the ordinary client, kept under `target/`.
+
+use crate::shell::{Chore, ChoreError, at, finish};
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// One wheel from the Python package index.
+pub struct Wheel {
+    /// `name==version`.
+    pub requirement: &'static str,
+    /// The file it arrives as.
+    pub file: &'static str,
+    /// SHA-256 of the file, in hex.
+    pub sha256: &'static str,
+}
+
+const TRIES: u32 = 3;
+
+/// `python3`, which the zoo needs for its client and its reference.
+pub fn python() -> Command {
+    Command::new("python3")
+}
+
+/// The wheel's path under `folder`, downloaded unless it is there already; its hash is checked either way.
+pub fn wheel(wheel: &Wheel, folder: &Path) -> Chore<PathBuf> {
+    let path = folder.join(wheel.file);
+    for attempt in 1..=TRIES {
+        if path.exists() {
+            let found = sha256(&path)?;
+            if found == wheel.sha256 {
+                return Ok(path);
+            }
+            println!("{}: SHA-256 is {found}, expected {}; fetching it again", path.display(), wheel.sha256);
+            std::fs::remove_file(&path).map_err(at(&path))?;
+        }
+        let mut pip = python();
+        pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest"])
+            .arg(folder);
+        if let Err(why) = finish(pip.arg(wheel.requirement)) {
+            println!("attempt {attempt} of {TRIES}: {why}");
+            std::thread::sleep(std::time::Duration::from_secs(u64::from(2 * attempt)));
+        }
+    }
+    Err(ChoreError::Words(format!(
+        "{} could not be fetched with the expected SHA-256 in {TRIES} attempts; the package index may be unreachable from here",
+        wheel.requirement
+    )))
+}
+
+fn sha256(path: &Path) -> Chore<String> {
+    let bytes = std::fs::read(path).map_err(at(path))?;
+    Ok(Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Unpacks a wheel, which is a zip archive.
+pub fn unpack(wheel: &Path, folder: &Path) -> Chore {
+    finish(python().args(["-m", "zipfile", "-e"]).arg(wheel).arg(folder))
+}
+
+/// The interpreter of a virtual environment with `requirements` installed, made unless it is there already.
+pub fn environment(folder: &Path, requirements: &[&str]) -> Chore<PathBuf> {
+    let interpreter = folder.join("bin/python");
+    let stamp = folder.join("requirements.txt");
+    let wanted = requirements.join("\n");
+    if std::fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
+        return Ok(interpreter);
+    }
+    finish(python().args(["-m", "venv", "--clear"]).arg(folder)).map_err(|why| {
+        ChoreError::Words(format!("{why}; the zoo needs Python 3 with venv and pip (Debian: python3-venv)"))
+    })?;
+    for attempt in 1..=TRIES {
+        let mut pip = Command::new(&interpreter);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"]);
+        match finish(pip.args(requirements)) {
+            Ok(()) => {
+                std::fs::write(&stamp, wanted).map_err(at(&stamp))?;
+                return Ok(interpreter);
+            }
+            Err(why) => println!("attempt {attempt} of {TRIES}: {why}"),
+        }
+    }
+    Err(ChoreError::Words(format!(
+        "{requirements:?} could not be installed; the package index may be unreachable from here"
+    )))
+}

@@ -1,0 +1,103 @@
+//! Which backends are compiled in, and how one is opened by name.
+
+use lanes_core::device::{Capabilities, Device, DeviceError};
+use std::sync::Arc;
+
+/// How a device is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// CPU threads that a backend may use; all the machine has if `None`.
+    pub threads: Option<usize>,
+    /// The most bytes the device may hold; no limit if `None`.
+    pub budget: Option<u64>,
+}
+
+/// Why no device of a name is open.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// No backend has this name.
+    #[error("no backend is called `{found}`; there are cpu, cuda[:N], vulkan[:N] and wgpu[:N]")]
+    Unknown {
+        /// What was asked for.
+        found: String,
+    },
+    /// The backend exists and is not in this build.
+    #[error("backend `{backend}` is not in this build; build with the cargo feature `{backend}`")]
+    Unbuilt {
+        /// Which.
+        backend: &'static str,
+    },
+    /// The backend has not been written.
+    #[error("backend `{backend}` is not written yet; `cpu` is")]
+    Unwritten {
+        /// Which.
+        backend: &'static str,
+    },
+    /// The backend has fewer devices.
+    #[error("backend `{backend}` has no device {index}; it has {count}")]
+    Index {
+        /// Which.
+        backend: &'static str,
+        /// What was asked for.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The device did not open.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// A backend without a device in this process, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent {
+    /// Which.
+    pub backend: &'static str,
+    /// In words.
+    pub why: String,
+}
+
+/// Opens a device by name: a backend, and after a colon its index.
+///
+/// # Errors
+/// A name that is no backend's, one that is not built or written, an index past the last device, a device that fails.
+pub fn open(name: &str, options: &OpenOptions) -> Result<Arc<dyn Device>, BackendError> {
+    let unknown = || BackendError::Unknown { found: name.to_owned() };
+    let (backend, index) = match name.split_once(':') {
+        Some((backend, index)) => (backend, index.parse::<usize>().map_err(|_| unknown())?),
+        None => (name, 0),
+    };
+    match backend {
+        "cpu" if index > 0 => Err(BackendError::Index { backend: "cpu", index, count: 1 }),
+        "cpu" => open_cpu(options),
+        "cuda" => Err(BackendError::Unwritten { backend: "cuda" }),
+        "vulkan" => Err(BackendError::Unwritten { backend: "vulkan" }),
+        "wgpu" => Err(BackendError::Unwritten { backend: "wgpu" }),
+        _ => Err(unknown()),
+    }
+}
+
+#[cfg(feature = "cpu")]
+fn open_cpu(options: &OpenOptions) -> Result<Arc<dyn Device>, BackendError> {
+    let options = backend_cpu::CpuOptions { threads: options.threads, budget: options.budget };
+    Ok(Arc::new(backend_cpu::CpuDevice::open(options)?))
+}
+
+#[cfg(not(feature = "cpu"))]
+fn open_cpu(_: &OpenOptions) -> Result<Arc<dyn Device>, BackendError> {
+    Err(BackendError::Unbuilt { backend: "cpu" })
+}
+
+/// Every device of every backend in this build: its index within the backend, and what it says of itself.
+pub fn devices(options: &OpenOptions) -> Vec<(usize, Capabilities)> {
+    open("cpu", options).map(|device| (0, device.capabilities().clone())).into_iter().collect()
+}
+
+/// Every backend that has no device here, and why.
+pub fn absent(options: &OpenOptions) -> Vec<Absent> {
+    ["cpu", "cuda", "vulkan", "wgpu"]
+        .into_iter()
+        .filter_map(|backend| open(backend, options).err().map(|why| Absent { backend, why: why.to_string() }))
+        .collect()
+}
