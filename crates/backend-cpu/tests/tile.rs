@@ -9,7 +9,9 @@ use loom_compiler::{Module, math};
 
 fn image(text: &str, kernel: &str) -> CpuImage {
     let module = Module::parse("test", text).unwrap_or_else(|e| panic!("{e}"));
-    let kernel = module.specialise(kernel, &BTreeMap::new()).unwrap_or_else(|e| panic!("{e}"));
+    let kernel = module
+        .specialise(kernel, &BTreeMap::new())
+        .unwrap_or_else(|e| panic!("{e}"));
     compile(&kernel).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -18,17 +20,31 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    bytes
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect()
 }
 
 /// Runs on every set of instructions that the machine has; all must agree with the first, which is returned.
-fn run(image: &CpuImage, workload: &[u64], buffers: &[Vec<u8>], scalars: &[u64]) -> Result<Vec<Vec<u8>>, Fault> {
+fn run(
+    image: &CpuImage,
+    workload: &[u64],
+    buffers: &[Vec<u8>],
+    scalars: &[u64],
+) -> Result<Vec<Vec<u8>>, Fault> {
     let geometry = image.launch.geometry(workload).unwrap();
     let mut results = Vec::new();
     for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
         let mut copies = buffers.to_vec();
         let mut slices: Vec<&mut [u8]> = copies.iter_mut().map(Vec::as_mut_slice).collect();
-        let result = run_slices(image, &geometry, &mut slices, scalars, &mut TileScratch::new(isa));
+        let result = run_slices(
+            image,
+            &geometry,
+            &mut slices,
+            scalars,
+            &mut TileScratch::new(isa),
+        );
         results.push(result.map(|()| copies));
     }
     for other in &results[1..] {
@@ -79,10 +95,22 @@ kernel.def export("saxpy") @saxpy(%n: index) {
 #[test]
 fn saxpy_of_any_length() {
     let image = image(SAXPY, "saxpy");
-    for n in [1usize, 2, 15, 16, 17, 127, 128, 129, 255, 256, 257, 1000, 4096] {
+    for n in [
+        1usize, 2, 15, 16, 17, 127, 128, 129, 255, 256, 257, 1000, 4096,
+    ] {
         let (x, y) = (ramp(n, 1), ramp(n, 2));
-        let out = run(&image, &[n as u64], &[bytes(&x), bytes(&y)], &[n as u64, u64::from(0.3f32.to_bits())]).unwrap();
-        let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| 0.3f32.mul_add(*x, *y)).collect();
+        let out = run(
+            &image,
+            &[n as u64],
+            &[bytes(&x), bytes(&y)],
+            &[n as u64, u64::from(0.3f32.to_bits())],
+        )
+        .unwrap();
+        let expected: Vec<f32> = x
+            .iter()
+            .zip(&y)
+            .map(|(x, y)| 0.3f32.mul_add(*x, *y))
+            .collect();
         assert_eq!(floats(&out[1]), expected, "n = {n}");
         assert_eq!(floats(&out[0]), x, "an input changed");
     }
@@ -92,10 +120,24 @@ fn saxpy_of_any_length() {
 fn an_access_past_the_end_is_a_fault_that_names_it() {
     let image = image(SAXPY, "saxpy");
     // One element too few, in the second tile.
-    let out = run(&image, &[300], &[bytes(&ramp(299, 1)), bytes(&ramp(300, 2))], &[300, 0]);
+    let out = run(
+        &image,
+        &[300],
+        &[bytes(&ramp(299, 1)), bytes(&ramp(300, 2))],
+        &[300, 0],
+    );
     match out {
-        Err(Fault::OutOfBounds { kernel, op, buffer, limit, .. }) => {
-            assert_eq!((kernel.as_str(), op, buffer, limit), ("saxpy", "view.load", 0, 1196));
+        Err(Fault::OutOfBounds {
+            kernel,
+            op,
+            buffer,
+            limit,
+            ..
+        }) => {
+            assert_eq!(
+                (kernel.as_str(), op, buffer, limit),
+                ("saxpy", "view.load", 0, 1196)
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -144,11 +186,27 @@ kernel.def export("lstm_cell") @lstm_cell(%count: index) {
 #[test]
 fn an_lstm_cell_of_any_width() {
     let image = image(LSTM, "lstm_cell");
-    for (batch, hidden) in [(1usize, 1usize), (3, 64), (5, 100), (2, 256), (3, 300), (9, 7)] {
+    for (batch, hidden) in [
+        (1usize, 1usize),
+        (3, 64),
+        (5, 100),
+        (2, 256),
+        (3, 300),
+        (9, 7),
+    ] {
         let n = batch * hidden;
-        let (gates, old) = (ramp(4 * n, 3).iter().map(|x| x * 4.0).collect::<Vec<_>>(), ramp(n, 4));
+        let (gates, old) = (
+            ramp(4 * n, 3).iter().map(|x| x * 4.0).collect::<Vec<_>>(),
+            ramp(n, 4),
+        );
         let buffers = [bytes(&gates), bytes(&old), vec![0; 4 * n], vec![0; 4 * n]];
-        let out = run(&image, &[n as u64], &buffers, &[n as u64, hidden as u64, batch as u64]).unwrap();
+        let out = run(
+            &image,
+            &[n as u64],
+            &buffers,
+            &[n as u64, hidden as u64, batch as u64],
+        )
+        .unwrap();
         let (mut c, mut h) = (vec![0.0; n], vec![0.0; n]);
         for b in 0..batch {
             for u in 0..hidden {

@@ -6,10 +6,10 @@
 //! - Ops without a loop of their own go element by element through `eval`.
 //! - Not here: which elements, and whether an access is in bounds (`run`, `memory`).
 
+use loom_compiler::math;
 use loom_compiler::ops::{Binary, Convert, FloatPredicate, IntPredicate, Ternary, Unary};
 use loom_compiler::tile::Op;
 use loom_compiler::types::ScalarType;
-use loom_compiler::math;
 
 use crate::isa::Isa;
 
@@ -75,39 +75,64 @@ unsafe fn avx512(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
     unsafe { any::<true>(op, to, from, n) }
 }
 
-/// `count` elements of the operand from its element `first` on, the rest of the chunk being `rest`.
-#[inline(always)]
-unsafe fn load<T: Copy>(operand: Operand, first: usize, count: usize, rest: T) -> [T; CHUNK] {
-    let at = operand.at.cast::<T>();
-    // SAFETY: the caller's operand is valid for `first + count` elements, or for one.
-    unsafe {
-        if !operand.each {
-            return [at.read_unaligned(); CHUNK];
+/// An operand's elements, chunk after chunk: every chunk is read whole, without a branch on what the operand is.
+struct Chunks<T> {
+    at: *const T,
+    /// 1, or 0 for an operand that is one element: `local` is filled with it.
+    step: usize,
+    local: [T; CHUNK],
+}
+
+impl<T: Copy + Default> Chunks<T> {
+    #[inline(always)]
+    unsafe fn new(operand: Operand) -> Self {
+        let at = operand.at.cast::<T>();
+        if operand.each {
+            return Self {
+                at,
+                step: 1,
+                local: [T::default(); CHUNK],
+            };
         }
-        if count == CHUNK {
-            return at.add(first).cast::<[T; CHUNK]>().read_unaligned();
+        // SAFETY: the caller's operand is valid for one element.
+        Self {
+            at,
+            step: 0,
+            local: [unsafe { at.read_unaligned() }; CHUNK],
         }
-        let mut chunk = [rest; CHUNK];
-        for (i, element) in chunk.iter_mut().enumerate().take(count) {
-            *element = at.add(first + i).read_unaligned();
+    }
+
+    /// Where to read from: a borrowed copy for what is one element.
+    #[inline(always)]
+    fn start(&self) -> *const T {
+        if self.step == 0 {
+            self.local.as_ptr()
+        } else {
+            self.at
         }
-        chunk
+    }
+
+    /// The last, partial chunk, as a whole one.
+    #[inline(always)]
+    unsafe fn tail(&mut self, first: usize, count: usize) -> *const T {
+        if self.step == 1 {
+            // SAFETY: the caller's operand is valid for `first + count` elements; `count < CHUNK`.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    self.at.add(first).cast::<u8>(),
+                    self.local.as_mut_ptr().cast::<u8>(),
+                    count * size_of::<T>(),
+                );
+            }
+        }
+        self.local.as_ptr()
     }
 }
 
 #[inline(always)]
-unsafe fn store<T: Copy>(to: *mut u8, first: usize, count: usize, chunk: [T; CHUNK]) {
-    let to = to.cast::<T>();
-    // SAFETY: the caller's target is valid for `first + count` elements.
-    unsafe {
-        if count == CHUNK {
-            to.add(first).cast::<[T; CHUNK]>().write_unaligned(chunk);
-        } else {
-            for (i, element) in chunk.iter().enumerate().take(count) {
-                to.add(first + i).write_unaligned(*element);
-            }
-        }
-    }
+unsafe fn chunk<T: Copy>(at: *const T) -> [T; CHUNK] {
+    // SAFETY: the caller has `CHUNK` elements there.
+    unsafe { at.cast::<[T; CHUNK]>().read_unaligned() }
 }
 
 #[inline(always)]
@@ -117,18 +142,34 @@ unsafe fn map1<A: Copy + Default, R: Copy + Default>(
     n: usize,
     f: impl Fn(A) -> R,
 ) {
-    let mut first = 0;
-    while first < n {
-        let count = (n - first).min(CHUNK);
-        // SAFETY: the caller's promises are `Map`'s; `first + count <= n`.
-        let x = unsafe { load(a, first, count, A::default()) };
-        let mut r = [R::default(); CHUNK];
-        for i in 0..CHUNK {
-            r[i] = f(x[i]);
+    let to = to.cast::<R>();
+    let (whole, rest) = (n - n % CHUNK, n % CHUNK);
+    let mut partial = [R::default(); CHUNK];
+    // SAFETY: the caller's promises are `Map`'s; whole chunks are within `n`, the rest is copied out and in.
+    unsafe {
+        let mut a = Chunks::<A>::new(a);
+        let (mut pa, sa) = (a.start(), a.step * CHUNK);
+        let (mut out, mut first) = (to, 0);
+        while first < n {
+            if first == whole {
+                pa = a.tail(first, rest);
+                out = partial.as_mut_ptr();
+            }
+            let x = chunk(pa);
+            let mut r = [R::default(); CHUNK];
+            for i in 0..CHUNK {
+                r[i] = f(x[i]);
+            }
+            out.cast::<[R; CHUNK]>().write_unaligned(r);
+            out = out.wrapping_add(CHUNK);
+            pa = pa.wrapping_add(sa);
+            first += CHUNK;
         }
-        // SAFETY: as above.
-        unsafe { store(to, first, count, r) };
-        first += count;
+        std::ptr::copy_nonoverlapping(
+            partial.as_ptr().cast::<u8>(),
+            to.add(whole).cast::<u8>(),
+            rest * size_of::<R>(),
+        );
     }
 }
 
@@ -139,18 +180,35 @@ unsafe fn map2<A: Copy + Default, B: Copy + Default, R: Copy + Default>(
     n: usize,
     f: impl Fn(A, B) -> R,
 ) {
-    let mut first = 0;
-    while first < n {
-        let count = (n - first).min(CHUNK);
-        // SAFETY: the caller's promises are `Map`'s; `first + count <= n`.
-        let (x, y) = unsafe { (load(a, first, count, A::default()), load(b, first, count, B::default())) };
-        let mut r = [R::default(); CHUNK];
-        for i in 0..CHUNK {
-            r[i] = f(x[i], y[i]);
+    let to = to.cast::<R>();
+    let (whole, rest) = (n - n % CHUNK, n % CHUNK);
+    let mut partial = [R::default(); CHUNK];
+    // SAFETY: as in `map1`.
+    unsafe {
+        let (mut a, mut b) = (Chunks::<A>::new(a), Chunks::<B>::new(b));
+        let (mut pa, sa) = (a.start(), a.step * CHUNK);
+        let (mut pb, sb) = (b.start(), b.step * CHUNK);
+        let (mut out, mut first) = (to, 0);
+        while first < n {
+            if first == whole {
+                (pa, pb) = (a.tail(first, rest), b.tail(first, rest));
+                out = partial.as_mut_ptr();
+            }
+            let (x, y) = (chunk(pa), chunk(pb));
+            let mut r = [R::default(); CHUNK];
+            for i in 0..CHUNK {
+                r[i] = f(x[i], y[i]);
+            }
+            out.cast::<[R; CHUNK]>().write_unaligned(r);
+            out = out.wrapping_add(CHUNK);
+            (pa, pb) = (pa.wrapping_add(sa), pb.wrapping_add(sb));
+            first += CHUNK;
         }
-        // SAFETY: as above.
-        unsafe { store(to, first, count, r) };
-        first += count;
+        std::ptr::copy_nonoverlapping(
+            partial.as_ptr().cast::<u8>(),
+            to.add(whole).cast::<u8>(),
+            rest * size_of::<R>(),
+        );
     }
 }
 
@@ -161,21 +219,48 @@ unsafe fn map3<A: Copy + Default, T: Copy + Default>(
     n: usize,
     f: impl Fn(A, T, T) -> T,
 ) {
-    let mut first = 0;
-    while first < n {
-        let count = (n - first).min(CHUNK);
-        // SAFETY: the caller's promises are `Map`'s; `first + count <= n`.
-        let (x, y, z) = unsafe {
-            let y = load(b, first, count, T::default());
-            (load(a, first, count, A::default()), y, load(c, first, count, T::default()))
-        };
-        let mut r = [T::default(); CHUNK];
-        for i in 0..CHUNK {
-            r[i] = f(x[i], y[i], z[i]);
+    let to = to.cast::<T>();
+    let (whole, rest) = (n - n % CHUNK, n % CHUNK);
+    let mut partial = [T::default(); CHUNK];
+    // SAFETY: as in `map1`.
+    unsafe {
+        let (mut a, mut b, mut c) = (
+            Chunks::<A>::new(a),
+            Chunks::<T>::new(b),
+            Chunks::<T>::new(c),
+        );
+        let (mut pa, sa) = (a.start(), a.step * CHUNK);
+        let (mut pb, sb) = (b.start(), b.step * CHUNK);
+        let (mut pc, sc) = (c.start(), c.step * CHUNK);
+        let (mut out, mut first) = (to, 0);
+        while first < n {
+            if first == whole {
+                (pa, pb, pc) = (
+                    a.tail(first, rest),
+                    b.tail(first, rest),
+                    c.tail(first, rest),
+                );
+                out = partial.as_mut_ptr();
+            }
+            let (x, y, z) = (chunk(pa), chunk(pb), chunk(pc));
+            let mut r = [T::default(); CHUNK];
+            for i in 0..CHUNK {
+                r[i] = f(x[i], y[i], z[i]);
+            }
+            out.cast::<[T; CHUNK]>().write_unaligned(r);
+            out = out.wrapping_add(CHUNK);
+            (pa, pb, pc) = (
+                pa.wrapping_add(sa),
+                pb.wrapping_add(sb),
+                pc.wrapping_add(sc),
+            );
+            first += CHUNK;
         }
-        // SAFETY: as above.
-        unsafe { store(to, first, count, r) };
-        first += count;
+        std::ptr::copy_nonoverlapping(
+            partial.as_ptr().cast::<u8>(),
+            to.add(whole).cast::<u8>(),
+            rest * size_of::<T>(),
+        );
     }
 }
 
@@ -194,23 +279,49 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
             Op::Unary(unary, S::F32) => unary_f32::<MATH>(unary, op, to, from, n),
             Op::Binary(binary, S::F32) => binary_f32::<MATH>(binary, op, to, from, n),
             Op::Ternary(Ternary::FmaF, S::F32) if MATH => map3(to, from, n, f32::mul_add),
-            Op::Ternary(Ternary::ClampOrderedF, S::F32) => map3(to, from, n, |v: f32, low: f32, high: f32| {
-                let r = if v < low { low } else { v };
-                if r > high { high } else { r }
-            }),
+            Op::Ternary(Ternary::ClampOrderedF, S::F32) => {
+                map3(to, from, n, |v: f32, low: f32, high: f32| {
+                    let r = if v < low { low } else { v };
+                    if r > high { high } else { r }
+                })
+            }
             Op::CompareF(predicate, S::F32) => compare_f32(predicate, to, from, n),
             Op::Binary(binary, S::I32) => binary_i32(binary, op, to, from, n),
-            Op::Binary(binary, S::I64 | S::Index | S::Offset) => binary_i64(binary, op, to, from, n),
+            Op::Binary(binary, S::I64 | S::Index | S::Offset) => {
+                binary_i64(binary, op, to, from, n)
+            }
             Op::Binary(Binary::AndI, S::I1 | S::I8) => map2(to, from, n, |a: u8, b: u8| a & b),
             Op::Binary(Binary::OrI, S::I1 | S::I8) => map2(to, from, n, |a: u8, b: u8| a | b),
             Op::Binary(Binary::XorI, S::I1 | S::I8) => map2(to, from, n, |a: u8, b: u8| a ^ b),
             Op::CompareI(predicate, S::I32) => compare_i32(predicate, to, from, n),
-            Op::CompareI(predicate, S::I64 | S::Index | S::Offset) => compare_i64(predicate, to, from, n),
+            Op::CompareI(predicate, S::I64 | S::Index | S::Offset) => {
+                compare_i64(predicate, to, from, n)
+            }
             Op::Select(ty) => match ty.bytes() {
-                1 => map3(to, from, n, |c: u8, a: u8, b: u8| if c & 1 == 1 { a } else { b }),
-                2 => map3(to, from, n, |c: u8, a: u16, b: u16| if c & 1 == 1 { a } else { b }),
-                4 => map3(to, from, n, |c: u8, a: u32, b: u32| if c & 1 == 1 { a } else { b }),
-                _ => map3(to, from, n, |c: u8, a: u64, b: u64| if c & 1 == 1 { a } else { b }),
+                1 => map3(
+                    to,
+                    from,
+                    n,
+                    |c: u8, a: u8, b: u8| if c & 1 == 1 { a } else { b },
+                ),
+                2 => map3(
+                    to,
+                    from,
+                    n,
+                    |c: u8, a: u16, b: u16| if c & 1 == 1 { a } else { b },
+                ),
+                4 => map3(
+                    to,
+                    from,
+                    n,
+                    |c: u8, a: u32, b: u32| if c & 1 == 1 { a } else { b },
+                ),
+                _ => map3(
+                    to,
+                    from,
+                    n,
+                    |c: u8, a: u64, b: u64| if c & 1 == 1 { a } else { b },
+                ),
             },
             Op::Convert(Convert::ExtF, S::BF16, S::F32) => {
                 map1(to, from, n, |x: u16| bf16_to_f32(x));
@@ -221,17 +332,31 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
             Op::Convert(Convert::SiToF, S::I8, S::F32) => map1(to, from, n, |x: i8| x as f32),
             Op::Convert(Convert::UiToF, S::I8, S::F32) => map1(to, from, n, |x: u8| x as f32),
             Op::Convert(Convert::SiToF, S::I16, S::F32) => map1(to, from, n, |x: i16| x as f32),
-            Op::Convert(Convert::SiToF, S::I64 | S::Index, S::F32) => map1(to, from, n, |x: i64| x as f32),
+            Op::Convert(Convert::SiToF, S::I64 | S::Index, S::F32) => {
+                map1(to, from, n, |x: i64| x as f32)
+            }
             Op::Convert(Convert::FToSi, S::F32, S::I32) => map1(to, from, n, |x: f32| x as i32),
             Op::Convert(Convert::FToUi, S::F32, S::I32) => map1(to, from, n, |x: f32| x as u32),
             Op::Convert(Convert::UiToF, S::I1, S::F32) => map1(to, from, n, |x: u8| (x & 1) as f32),
-            Op::Convert(Convert::ExtSI, S::I32, S::I64 | S::Index) => map1(to, from, n, |x: i32| x as i64),
-            Op::Convert(Convert::ExtUI, S::I32, S::I64 | S::Index | S::Offset) => map1(to, from, n, |x: u32| x as u64),
-            Op::Convert(Convert::TruncI, S::I64 | S::Index | S::Offset, S::I32) => map1(to, from, n, |x: u64| x as u32),
-            Op::Convert(Convert::Bitcast, S::I32, S::F32) | Op::Convert(Convert::Bitcast, S::F32, S::I32) => {
+            Op::Convert(Convert::ExtSI, S::I32, S::I64 | S::Index) => {
+                map1(to, from, n, |x: i32| x as i64)
+            }
+            Op::Convert(Convert::ExtUI, S::I32, S::I64 | S::Index | S::Offset) => {
+                map1(to, from, n, |x: u32| x as u64)
+            }
+            Op::Convert(Convert::TruncI, S::I64 | S::Index | S::Offset, S::I32) => {
+                map1(to, from, n, |x: u64| x as u32)
+            }
+            Op::Convert(Convert::Bitcast, S::I32, S::F32)
+            | Op::Convert(Convert::Bitcast, S::F32, S::I32) => {
                 map1(to, from, n, |x: u32| x);
             }
-            Op::Unary(..) | Op::Binary(..) | Op::Ternary(..) | Op::CompareI(..) | Op::CompareF(..) | Op::Classify(..)
+            Op::Unary(..)
+            | Op::Binary(..)
+            | Op::Ternary(..)
+            | Op::CompareI(..)
+            | Op::CompareF(..)
+            | Op::Classify(..)
             | Op::Convert(..) => each(op, to, from, n),
         }
     }
@@ -253,7 +378,13 @@ fn f32_to_bf16(x: f32) -> u16 {
 }
 
 #[inline(always)]
-unsafe fn unary_f32<const MATH: bool>(unary: Unary, op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
+unsafe fn unary_f32<const MATH: bool>(
+    unary: Unary,
+    op: Op,
+    to: *mut u8,
+    from: [Operand; 3],
+    n: usize,
+) {
     macro_rules! functions {
         ($($name:ident $f:expr,)*) => {
             // SAFETY: the caller's promises are `Map`'s.
@@ -300,7 +431,13 @@ unsafe fn unary_f32<const MATH: bool>(unary: Unary, op: Op, to: *mut u8, from: [
 }
 
 #[inline(always)]
-unsafe fn binary_f32<const MATH: bool>(binary: Binary, op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
+unsafe fn binary_f32<const MATH: bool>(
+    binary: Binary,
+    op: Op,
+    to: *mut u8,
+    from: [Operand; 3],
+    n: usize,
+) {
     // SAFETY: the caller's promises are `Map`'s.
     unsafe {
         match binary {
@@ -342,8 +479,12 @@ unsafe fn compare_f32(predicate: FloatPredicate, to: *mut u8, [a, b, c]: [Operan
             P::Oeq => map2(to, from, n, |a: f32, b: f32| u8::from(a == b) ^ opposite),
             P::Olt => map2(to, from, n, |a: f32, b: f32| u8::from(a < b) ^ opposite),
             P::Ole => map2(to, from, n, |a: f32, b: f32| u8::from(a <= b) ^ opposite),
-            P::One => map2(to, from, n, |a: f32, b: f32| u8::from((a < b) | (a > b)) ^ opposite),
-            _ => map2(to, from, n, |a: f32, b: f32| u8::from(!a.is_nan() & !b.is_nan()) ^ opposite),
+            P::One => map2(to, from, n, |a: f32, b: f32| {
+                u8::from((a < b) | (a > b)) ^ opposite
+            }),
+            _ => map2(to, from, n, |a: f32, b: f32| {
+                u8::from(!a.is_nan() & !b.is_nan()) ^ opposite
+            }),
         }
     }
 }
@@ -366,14 +507,21 @@ macro_rules! integers {
                     Binary::OrI => map2(to, from, n, |a: $unsigned, b: $unsigned| a | b),
                     Binary::XorI => map2(to, from, n, |a: $unsigned, b: $unsigned| a ^ b),
                     Binary::ShlI => map2(to, from, n, |a: $unsigned, b: $unsigned| a << (b & MASK)),
-                    Binary::ShrUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a >> (b & MASK)),
+                    Binary::ShrUI => {
+                        map2(to, from, n, |a: $unsigned, b: $unsigned| a >> (b & MASK))
+                    }
                     _ => each(op, to, from, n),
                 }
             }
         }
 
         #[inline(never)]
-        unsafe fn $compare(predicate: IntPredicate, to: *mut u8, [a, b, c]: [Operand; 3], n: usize) {
+        unsafe fn $compare(
+            predicate: IntPredicate,
+            to: *mut u8,
+            [a, b, c]: [Operand; 3],
+            n: usize,
+        ) {
             use IntPredicate as P;
             let (base, from, opposite) = match predicate {
                 P::Eq | P::Slt | P::Ult => (predicate, [a, b, c], 0),
@@ -388,9 +536,15 @@ macro_rules! integers {
             // SAFETY: the caller's promises are `Map`'s.
             unsafe {
                 match base {
-                    P::Eq => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a == b) ^ opposite),
-                    P::Slt => map2(to, from, n, |a: $signed, b: $signed| u8::from(a < b) ^ opposite),
-                    _ => map2(to, from, n, |a: $unsigned, b: $unsigned| u8::from(a < b) ^ opposite),
+                    P::Eq => map2(to, from, n, |a: $unsigned, b: $unsigned| {
+                        u8::from(a == b) ^ opposite
+                    }),
+                    P::Slt => map2(to, from, n, |a: $signed, b: $signed| {
+                        u8::from(a < b) ^ opposite
+                    }),
+                    _ => map2(to, from, n, |a: $unsigned, b: $unsigned| {
+                        u8::from(a < b) ^ opposite
+                    }),
                 }
             }
         }

@@ -57,7 +57,9 @@ pub enum Fault {
         limit: usize,
     },
     /// More turns of loops than the budget.
-    #[error("kernel `{kernel}`: {op} at byte {at} of the source is still running after {limit} turns of loops")]
+    #[error(
+        "kernel `{kernel}`: {op} at byte {at} of the source is still running after {limit} turns of loops"
+    )]
     Steps {
         /// The kernel's export name.
         kernel: String,
@@ -99,7 +101,11 @@ impl TileScratch {
     /// Scratch for loops of the set `isa`, or of the best one if the machine lacks it.
     pub fn new(isa: Isa) -> Self {
         let isa = if isa.available() { isa } else { Isa::best() };
-        Self { isa, step_limit: STEP_LIMIT, state: run::State::default() }
+        Self {
+            isa,
+            step_limit: STEP_LIMIT,
+            state: run::State::default(),
+        }
     }
 
     /// Stops launches after `turns` turns of loops.
@@ -124,7 +130,16 @@ pub unsafe fn run(
     check(image, geometry, args)?;
     let kernel = kernels::map(scratch.isa);
     // SAFETY: the caller's promise, and `kernel` is for an available set.
-    unsafe { run::launch(image, geometry, args, &mut scratch.state, kernel, scratch.step_limit) }
+    unsafe {
+        run::launch(
+            image,
+            geometry,
+            args,
+            &mut scratch.state,
+            kernel,
+            scratch.step_limit,
+        )
+    }
 }
 
 /// [`run`] over slices: each buffer parameter takes the next of `buffers`, each scalar the next of `scalars`.
@@ -139,7 +154,10 @@ pub fn run_slices(
     let mut args = Vec::with_capacity(image.parameters.len());
     for parameter in &image.parameters {
         let arg = match parameter.kind {
-            ParameterKind::Buffer => buffers.next().map(|bytes| Arg::Buffer { ptr: bytes.as_mut_ptr(), len: bytes.len() }),
+            ParameterKind::Buffer => buffers.next().map(|bytes| Arg::Buffer {
+                ptr: bytes.as_mut_ptr(),
+                len: bytes.len(),
+            }),
             ParameterKind::Scalar(_) => scalars.next().map(|&bits| Arg::Scalar(bits)),
         };
         args.extend(arg);
@@ -149,24 +167,42 @@ pub fn run_slices(
 }
 
 fn check(image: &CpuImage, geometry: &Geometry, args: &[Arg]) -> Result<(), Fault> {
-    let refuse = |what: String| Err(Fault::Launch { kernel: image.name.clone(), what });
+    let refuse = |what: String| {
+        Err(Fault::Launch {
+            kernel: image.name.clone(),
+            what,
+        })
+    };
     if args.len() != image.parameters.len() {
-        return refuse(format!("{} arguments given, {} expected", args.len(), image.parameters.len()));
+        return refuse(format!(
+            "{} arguments given, {} expected",
+            args.len(),
+            image.parameters.len()
+        ));
     }
     for (arg, parameter) in args.iter().zip(&image.parameters) {
         match (arg, parameter.kind) {
-            (Arg::Buffer { .. }, ParameterKind::Buffer) | (Arg::Scalar(_), ParameterKind::Scalar(_)) => {}
+            (Arg::Buffer { .. }, ParameterKind::Buffer)
+            | (Arg::Scalar(_), ParameterKind::Scalar(_)) => {}
             (Arg::Buffer { .. }, ParameterKind::Scalar(ty)) => {
-                return refuse(format!("a buffer given for `{}`, which is {ty}", parameter.name));
+                return refuse(format!(
+                    "a buffer given for `{}`, which is {ty}",
+                    parameter.name
+                ));
             }
             (Arg::Scalar(_), ParameterKind::Buffer) => {
-                return refuse(format!("a scalar given for `{}`, which is a buffer", parameter.name));
+                return refuse(format!(
+                    "a scalar given for `{}`, which is a buffer",
+                    parameter.name
+                ));
             }
         }
     }
     if geometry.workgroup_size != image.program().workgroup_size {
         let (found, accepted) = (geometry.workgroup_size, image.program().workgroup_size);
-        return refuse(format!("workgroups of {found:?} items asked for, compiled for {accepted:?}"));
+        return refuse(format!(
+            "workgroups of {found:?} items asked for, compiled for {accepted:?}"
+        ));
     }
     Ok(())
 }

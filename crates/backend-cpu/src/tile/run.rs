@@ -10,8 +10,8 @@ use std::ptr;
 use loom_compiler::launch::Geometry;
 use loom_compiler::ops::{Combine, IntPredicate, SUBGROUP_SIZE, ShuffleMode};
 use loom_compiler::tile::{
-    Access, Affine, Block, Buffer, Builtin, Condition, CpuImage, Group, Inst, Offsets, Op, Program, Reg, ScalarInst,
-    Shape, SiteId, Slot, Source, Target,
+    Access, Affine, Block, Buffer, Builtin, Condition, CpuImage, Group, Inst, Offsets, Op, Program,
+    Reg, ScalarInst, Shape, SiteId, Slot, Source, Target,
 };
 use loom_compiler::types::ScalarType;
 use loom_compiler::{math, ops::Binary};
@@ -21,7 +21,9 @@ use super::memory::Bytes;
 use super::{Arg, Fault};
 
 #[cfg(not(target_endian = "little"))]
-compile_error!("slots are read as narrower elements at their first byte: the tile executor is for little-endian machines");
+compile_error!(
+    "slots are read as narrower elements at their first byte: the tile executor is for little-endian machines"
+);
 
 /// The most scratch memory that the tiles of one launch may need: what a hostile kernel can make a thread allocate.
 const MAX_LOCAL_BYTES: u64 = 256 << 20;
@@ -92,30 +94,64 @@ pub(super) unsafe fn launch(
             slots[slot.0 as usize] = bits & (u64::MAX >> (64 - ty.bits()));
         }
     }
-    let total = if program.shape == Shape::Group { sx * sy * sz } else { gx * sx };
-    let width = match program.shape {
-        Shape::Line { divisor } => divisor.map_or(total, |slot| slots[slot.0 as usize]),
-        Shape::Groups | Shape::Group => sx,
-    };
-    let width = if width == 0 { total } else { width };
     for &(slot, builtin) in &program.builtins {
-        match builtin {
-            Builtin::Width => slots[slot.0 as usize] = width,
-            Builtin::WorkGroupCount(axis) => slots[slot.0 as usize] = [gx, gy, gz][usize::from(axis).min(2)],
-            Builtin::Segment | Builtin::First | Builtin::Flat | Builtin::WorkGroup(_) => {}
+        if let Builtin::WorkGroupCount(axis) = builtin {
+            slots[slot.0 as usize] = [gx, gy, gz][usize::from(axis).min(2)];
         }
     }
     for inst in &program.prologue {
         scalar(slots, inst);
+    }
+    let row = if program.shape == Shape::Group {
+        sx * sy * sz
+    } else {
+        gx * sx
+    };
+    let row = program.clip.map_or(row, |(slot, signed)| {
+        let limit = slots[slot.0 as usize];
+        if signed && (limit as i64) < 0 {
+            0
+        } else {
+            row.min(limit)
+        }
+    });
+    if row == 0 {
+        return Ok(());
+    }
+    let (total, width) = match program.shape {
+        Shape::Line { divisor } => (row, divisor.map_or(row, |slot| slots[slot.0 as usize])),
+        Shape::Rows => (row * gy, row),
+        Shape::Groups | Shape::Group => (row, sx),
+    };
+    let width = if width == 0 { total } else { width };
+    let mut again = false;
+    for &(slot, builtin) in &program.builtins {
+        if builtin == Builtin::Width {
+            slots[slot.0 as usize] = width;
+            again = true;
+        }
+    }
+    if again {
+        // What a width depends on does not depend on it, but other things may.
+        for inst in &program.prologue {
+            scalar(slots, inst);
+        }
     }
     let capacity = program.capacity as usize;
     state.frame.reserve(program.frame_bytes as usize);
     state.staging.reserve(4 * 8 * capacity);
     let groups_per_tile = match program.shape {
         Shape::Groups => (capacity as u64 / sx).max(1),
-        Shape::Line { .. } | Shape::Group => 1,
+        Shape::Line { .. } | Shape::Rows | Shape::Group => 1,
     };
-    let local = bind(image, program, args, &mut state.buffers, &mut state.local, groups_per_tile)?;
+    let local = bind(
+        image,
+        program,
+        args,
+        &mut state.buffers,
+        &mut state.local,
+        groups_per_tile,
+    )?;
     let mut run = Run {
         program,
         name: &image.name,
@@ -131,7 +167,11 @@ pub(super) unsafe fn launch(
         step_limit,
     };
     let clear = (state.local.as_mut_ptr(), local);
-    let (outer_x, outer_y, outer_z) = if program.shape == Shape::Group { (gx, gy, gz) } else { (1, gy, gz) };
+    let (outer_x, outer_y, outer_z) = match program.shape {
+        Shape::Group => (gx, gy, gz),
+        Shape::Rows => (1, 1, gz),
+        Shape::Line { .. } | Shape::Groups => (1, gy, gz),
+    };
     for z in 0..outer_z {
         for y in 0..outer_y {
             for x in 0..outer_x {
@@ -157,10 +197,16 @@ fn bind(
         Buffer::Workgroup { bytes } => bytes.saturating_mul(groups_per_tile),
         Buffer::Private { bytes } => bytes.saturating_mul(u64::from(program.capacity)),
     };
-    let total = program.buffers.iter().map(size).fold(0u64, |sum, size| sum.saturating_add(size.saturating_add(63)));
+    let total = program.buffers.iter().map(size).fold(0u64, |sum, size| {
+        sum.saturating_add(size.saturating_add(63))
+    });
     if total > MAX_LOCAL_BYTES {
-        let what = format!("{total} bytes of scratch memory for one tile, at most {MAX_LOCAL_BYTES}");
-        return Err(Fault::Launch { kernel: image.name.clone(), what });
+        let what =
+            format!("{total} bytes of scratch memory for one tile, at most {MAX_LOCAL_BYTES}");
+        return Err(Fault::Launch {
+            kernel: image.name.clone(),
+            what,
+        });
     }
     memory.reserve(total as usize);
     let mut at = 0;
@@ -169,7 +215,10 @@ fn bind(
         buffers.push(match *buffer {
             Buffer::Argument(argument) => match args.get(argument as usize) {
                 Some(&Arg::Buffer { ptr, len }) => Binding { ptr, len },
-                Some(Arg::Scalar(_)) | None => Binding { ptr: ptr::null_mut(), len: 0 },
+                Some(Arg::Scalar(_)) | None => Binding {
+                    ptr: ptr::null_mut(),
+                    len: 0,
+                },
             },
             Buffer::Workgroup { .. } | Buffer::Private { .. } => {
                 let len = size(buffer) as usize;
@@ -184,6 +233,7 @@ fn bind(
 }
 
 /// One scalar instruction: the ops of addresses directly, all others through their one definition.
+#[inline(always)]
 fn scalar(slots: &mut [u64], inst: &ScalarInst) {
     let [a, b, c] = inst.from.map(|slot| slots[slot.0 as usize]);
     slots[inst.to.0 as usize] = match inst.op {
@@ -222,14 +272,30 @@ struct Line {
 
 impl Run<'_> {
     /// Runs the items `0..total`, `width` of them a segment, tile by tile.
-    unsafe fn line(&mut self, total: u64, width: u64, group: [u64; 3], local: (*mut u8, usize)) -> Result<(), Fault> {
+    unsafe fn line(
+        &mut self,
+        total: u64,
+        width: u64,
+        group: [u64; 3],
+        local: (*mut u8, usize),
+    ) -> Result<(), Fault> {
         let capacity = u64::from(self.program.capacity);
-        let mut at = 0;
+        let segments = if self.program.many_segments {
+            capacity / width
+        } else {
+            0
+        };
+        let (mut at, mut segment, mut first) = (0, 0, 0);
+        let segment_width = width;
         while at < total {
-            let (segment, first) = (at / width, at % width);
             let left = total - at;
-            let whole = if first == 0 && self.program.many_segments { (capacity / width).min(left / width) } else { 0 };
-            let (count, width) = if whole >= 1 {
+            let (count, width) = if segments > 0 && left >= width {
+                // As many whole segments as are left; a division only at the end.
+                let whole = if left >= segments * width {
+                    segments
+                } else {
+                    left / width
+                };
                 (whole * width, width)
             } else {
                 let count = capacity.min(width - first).min(left);
@@ -245,12 +311,23 @@ impl Run<'_> {
                 };
             }
             self.width = width as usize;
-            // SAFETY: `local` are the reserved bytes of scratch memory.
-            unsafe { ptr::write_bytes(local.0, 0, local.1) };
-            let exec = Exec { lo: 0, hi: count as usize, mask: ptr::null() };
+            if local.1 > 0 {
+                // SAFETY: `local` are the reserved bytes of scratch memory.
+                unsafe { ptr::write_bytes(local.0, 0, local.1) };
+            }
+            let exec = Exec {
+                lo: 0,
+                hi: count as usize,
+                mask: ptr::null(),
+            };
             // SAFETY: the caller's promises; `count <= capacity`.
             unsafe { self.block(Block(0), exec)? };
             at += count;
+            first += count;
+            while first >= segment_width {
+                first -= segment_width;
+                segment += 1;
+            }
         }
         Ok(())
     }
@@ -273,12 +350,27 @@ impl Run<'_> {
                 match inst {
                     Inst::Scalar(inst) => scalar(self.slots, inst),
                     Inst::Map { op, to, from } => self.map(*op, *to, from, exec)?,
-                    Inst::LoadScalar { ty, to, buffer, offset, site } => {
-                        let at = self.checked(*buffer, self.slot(*offset) as i64, ty.bytes() as usize, *site)?;
+                    Inst::LoadScalar {
+                        ty,
+                        to,
+                        buffer,
+                        offset,
+                        site,
+                    } => {
+                        let at = self.checked(
+                            *buffer,
+                            self.slot(*offset) as i64,
+                            ty.bytes() as usize,
+                            *site,
+                        )?;
                         self.slots[to.0 as usize] = bits(*ty, at, 0);
                     }
                     Inst::Spread { to, value } => self.spread(*to, self.numbers(*value), exec),
-                    Inst::If { condition, then, otherwise } => {
+                    Inst::If {
+                        condition,
+                        then,
+                        otherwise,
+                    } => {
                         let depth = self.depth;
                         let (yes, no) = self.split(*condition, exec, otherwise.is_some());
                         if !yes.is_empty() {
@@ -289,10 +381,23 @@ impl Run<'_> {
                         }
                         self.depth = depth;
                     }
-                    Inst::For { to, low, high, step, unsigned, body, site } => {
-                        let (mut at, high, step) = (self.slot(*low), self.slot(*high), self.slot(*step));
+                    Inst::For {
+                        to,
+                        low,
+                        high,
+                        step,
+                        unsigned,
+                        body,
+                        site,
+                    } => {
+                        let (mut at, high, step) =
+                            (self.slot(*low), self.slot(*high), self.slot(*step));
                         loop {
-                            let below = if *unsigned { at < high } else { (at as i64) < high as i64 };
+                            let below = if *unsigned {
+                                at < high
+                            } else {
+                                (at as i64) < high as i64
+                            };
                             if !below {
                                 break;
                             }
@@ -311,7 +416,12 @@ impl Run<'_> {
                             }
                         }
                     }
-                    Inst::Loop { head, condition, body, site } => {
+                    Inst::Loop {
+                        head,
+                        condition,
+                        body,
+                        site,
+                    } => {
                         let depth = self.depth;
                         let mut exec = exec;
                         loop {
@@ -328,8 +438,22 @@ impl Run<'_> {
                         }
                         self.depth = depth;
                     }
-                    Inst::Reduce { combine, ty, to, from, group } => self.reduce(*combine, *ty, *to, *from, *group, exec),
-                    Inst::Shuffle { mode, ty, to, valid, from, offset, width } => {
+                    Inst::Reduce {
+                        combine,
+                        ty,
+                        to,
+                        from,
+                        group,
+                    } => self.reduce(*combine, *ty, *to, *from, *group, exec),
+                    Inst::Shuffle {
+                        mode,
+                        ty,
+                        to,
+                        valid,
+                        from,
+                        offset,
+                        width,
+                    } => {
                         let offset = self.source(*offset, ScalarType::I32, exec, 0)?;
                         let width = self.source(*width, ScalarType::I32, exec, 1)?;
                         self.shuffle(*mode, *ty, [*to, *valid, *from], offset, width, exec);
@@ -346,13 +470,27 @@ impl Run<'_> {
             return Ok(());
         }
         let site = &self.program.sites[site.0 as usize];
-        Err(Fault::Steps { kernel: self.name.to_owned(), op: site.op, at: site.span.start, limit: self.step_limit })
+        Err(Fault::Steps {
+            kernel: self.name.to_owned(),
+            op: site.op,
+            at: site.span.start,
+            limit: self.step_limit,
+        })
     }
 
     // ---- element-wise
 
-    unsafe fn map(&mut self, op: Op, to: Target, from: &[Source; 3], exec: Exec) -> Result<(), Fault> {
-        let mut operands = [Operand { at: ptr::null(), each: false }; 3];
+    unsafe fn map(
+        &mut self,
+        op: Op,
+        to: Target,
+        from: &[Source; 3],
+        exec: Exec,
+    ) -> Result<(), Fault> {
+        let mut operands = [Operand {
+            at: ptr::null(),
+            each: false,
+        }; 3];
         let count = op.operands();
         let n = exec.hi - exec.lo;
         let ty = op.result();
@@ -367,7 +505,12 @@ impl Run<'_> {
                     let target = self.element(reg, ty, exec.lo);
                     for i in 0..n {
                         if *exec.mask.add(exec.lo + i) != 0 {
-                            set_bits(ty, target, i, bits(ty, operands[0].at, if operands[0].each { i } else { 0 }));
+                            set_bits(
+                                ty,
+                                target,
+                                i,
+                                bits(ty, operands[0].at, if operands[0].each { i } else { 0 }),
+                            );
                         }
                     }
                 }
@@ -387,18 +530,33 @@ impl Run<'_> {
     }
 
     /// The operand's elements, the first of them item `lo`'s. `stage` is free for a copy.
-    unsafe fn source(&mut self, source: Source, ty: ScalarType, exec: Exec, stage: usize) -> Result<Operand, Fault> {
+    unsafe fn source(
+        &mut self,
+        source: Source,
+        ty: ScalarType,
+        exec: Exec,
+        stage: usize,
+    ) -> Result<Operand, Fault> {
         // SAFETY: the caller's promises; registers and slots are the program's.
         unsafe {
             Ok(match source {
-                Source::Reg(reg) => Operand { at: self.element(reg, ty, exec.lo), each: true },
-                Source::Slot(slot) => Operand { at: (&raw const self.slots[slot.0 as usize]).cast(), each: false },
+                Source::Reg(reg) => Operand {
+                    at: self.element(reg, ty, exec.lo),
+                    each: true,
+                },
+                Source::Slot(slot) => Operand {
+                    at: (&raw const self.slots[slot.0 as usize]).cast(),
+                    each: false,
+                },
                 Source::Memory(access) => match self.contiguous(access, ty, exec)? {
                     Some(at) => Operand { at, each: true },
                     None => {
                         let staged = self.staging.add(stage * 8 * self.program.capacity as usize);
                         self.gather(access, ty, exec, staged)?;
-                        Operand { at: staged, each: true }
+                        Operand {
+                            at: staged,
+                            each: true,
+                        }
                     }
                 },
             })
@@ -406,12 +564,17 @@ impl Run<'_> {
     }
 
     fn numbers(&self, value: Affine) -> Line {
-        Line { base: self.slot(value.base) as i64, l: self.slot(value.l) as i64, g: self.slot(value.g) as i64 }
+        Line {
+            base: self.slot(value.base) as i64,
+            l: self.slot(value.l) as i64,
+            g: self.slot(value.g) as i64,
+        }
     }
 
     /// The distance between neighbours, if it is the same for all items of the range.
     fn stride(&self, line: Line, exec: Exec) -> Option<i64> {
-        (exec.hi <= self.width || line.g == line.l.wrapping_mul(self.width as i64)).then_some(line.l)
+        (exec.hi <= self.width || line.g == line.l.wrapping_mul(self.width as i64))
+            .then_some(line.l)
     }
 
     unsafe fn spread(&mut self, to: Reg, line: Line, exec: Exec) {
@@ -422,7 +585,10 @@ impl Run<'_> {
             let base = base.wrapping_add(line.l.wrapping_mul(item as i64));
             for i in 0..count {
                 // SAFETY: as above.
-                unsafe { to.add(first + i).write(base.wrapping_add(line.l.wrapping_mul(i as i64))) };
+                unsafe {
+                    to.add(first + i)
+                        .write(base.wrapping_add(line.l.wrapping_mul(i as i64)))
+                };
             }
             true
         });
@@ -431,7 +597,11 @@ impl Run<'_> {
     /// Calls `visit(segment, item in it, item of the tile, count)` for each segment's part of the range, until it says no.
     fn runs(&self, exec: Exec, mut visit: impl FnMut(usize, usize, usize, usize) -> bool) {
         let mut at = exec.lo;
-        let (mut segment, mut item) = if exec.hi <= self.width { (0, at) } else { (at / self.width, at % self.width) };
+        let (mut segment, mut item) = if exec.hi <= self.width {
+            (0, at)
+        } else {
+            (at / self.width, at % self.width)
+        };
         while at < exec.hi {
             let count = (self.width - item).min(exec.hi - at);
             if !visit(segment, item, at, count) {
@@ -459,9 +629,16 @@ impl Run<'_> {
     }
 
     /// The address of `bytes` bytes at `offset`, if the buffer has them.
-    fn checked(&self, buffer: u32, offset: i64, bytes: usize, site: SiteId) -> Result<*mut u8, Fault> {
+    fn checked(
+        &self,
+        buffer: u32,
+        offset: i64,
+        bytes: usize,
+        site: SiteId,
+    ) -> Result<*mut u8, Fault> {
         let binding = self.buffers[buffer as usize];
-        let fits = usize::try_from(offset).is_ok_and(|offset| bytes <= binding.len && offset <= binding.len - bytes);
+        let fits = usize::try_from(offset)
+            .is_ok_and(|offset| bytes <= binding.len && offset <= binding.len - bytes);
         if fits {
             // SAFETY: inside of the buffer.
             Ok(unsafe { binding.ptr.add(offset as usize) })
@@ -471,46 +648,88 @@ impl Run<'_> {
     }
 
     /// The address of item `lo`'s element, if the range's elements lie side by side and all of them are accessed.
-    fn contiguous(&self, access: Access, ty: ScalarType, exec: Exec) -> Result<Option<*mut u8>, Fault> {
-        let Offsets::Affine(offsets) = access.offsets else { return Ok(None) };
+    fn contiguous(
+        &self,
+        access: Access,
+        ty: ScalarType,
+        exec: Exec,
+    ) -> Result<Option<*mut u8>, Fault> {
+        let Offsets::Affine(offsets) = access.offsets else {
+            return Ok(None);
+        };
         let line = self.numbers(offsets);
         let size = ty.bytes() as i64;
         if !exec.mask.is_null() || self.stride(line, exec) != Some(size) {
             return Ok(None);
         }
         let start = line.base.wrapping_add(size * exec.lo as i64);
-        self.checked(access.buffer, start, (exec.hi - exec.lo) * size as usize, access.site).map(Some)
+        self.checked(
+            access.buffer,
+            start,
+            (exec.hi - exec.lo) * size as usize,
+            access.site,
+        )
+        .map(Some)
     }
 
     /// Copies the active items' elements to `to`, item `lo`'s first.
-    unsafe fn gather(&self, access: Access, ty: ScalarType, exec: Exec, to: *mut u8) -> Result<(), Fault> {
+    unsafe fn gather(
+        &self,
+        access: Access,
+        ty: ScalarType,
+        exec: Exec,
+        to: *mut u8,
+    ) -> Result<(), Fault> {
         // SAFETY: `to` holds a tile; addresses are checked.
         unsafe {
             match ty.bytes() {
                 1 => self.each_element::<u8>(access, exec, |i, at| to.add(i).write(at.read())),
-                2 => self.each_element::<u16>(access, exec, |i, at| to.cast::<u16>().add(i).write(at.read_unaligned())),
-                4 => self.each_element::<u32>(access, exec, |i, at| to.cast::<u32>().add(i).write(at.read_unaligned())),
-                _ => self.each_element::<u64>(access, exec, |i, at| to.cast::<u64>().add(i).write(at.read_unaligned())),
+                2 => self.each_element::<u16>(access, exec, |i, at| {
+                    to.cast::<u16>().add(i).write(at.read_unaligned())
+                }),
+                4 => self.each_element::<u32>(access, exec, |i, at| {
+                    to.cast::<u32>().add(i).write(at.read_unaligned())
+                }),
+                _ => self.each_element::<u64>(access, exec, |i, at| {
+                    to.cast::<u64>().add(i).write(at.read_unaligned())
+                }),
             }
         }
     }
 
     /// Copies elements from `from` to the active items' places, in ascending order.
-    unsafe fn scatter(&self, access: Access, ty: ScalarType, exec: Exec, from: *const u8) -> Result<(), Fault> {
+    unsafe fn scatter(
+        &self,
+        access: Access,
+        ty: ScalarType,
+        exec: Exec,
+        from: *const u8,
+    ) -> Result<(), Fault> {
         // SAFETY: `from` holds a tile; addresses are checked.
         unsafe {
             match ty.bytes() {
                 1 => self.each_element::<u8>(access, exec, |i, at| at.write(from.add(i).read())),
-                2 => self.each_element::<u16>(access, exec, |i, at| at.write_unaligned(from.cast::<u16>().add(i).read())),
-                4 => self.each_element::<u32>(access, exec, |i, at| at.write_unaligned(from.cast::<u32>().add(i).read())),
-                _ => self.each_element::<u64>(access, exec, |i, at| at.write_unaligned(from.cast::<u64>().add(i).read())),
+                2 => self.each_element::<u16>(access, exec, |i, at| {
+                    at.write_unaligned(from.cast::<u16>().add(i).read())
+                }),
+                4 => self.each_element::<u32>(access, exec, |i, at| {
+                    at.write_unaligned(from.cast::<u32>().add(i).read())
+                }),
+                _ => self.each_element::<u64>(access, exec, |i, at| {
+                    at.write_unaligned(from.cast::<u64>().add(i).read())
+                }),
             }
         }
     }
 
     /// Calls `visit(i, address)` for each active item, `i` counting from `lo`, its address being in bounds.
     #[inline(always)]
-    unsafe fn each_element<T>(&self, access: Access, exec: Exec, visit: impl Fn(usize, *mut T)) -> Result<(), Fault> {
+    unsafe fn each_element<T>(
+        &self,
+        access: Access,
+        exec: Exec,
+        visit: impl Fn(usize, *mut T),
+    ) -> Result<(), Fault> {
         let size = size_of::<T>();
         let mut fault = None;
         match access.offsets {
@@ -521,14 +740,24 @@ impl Run<'_> {
                     let start = line.base.wrapping_add(line.g.wrapping_mul(segment as i64));
                     let start = start.wrapping_add(line.l.wrapping_mul(item as i64));
                     // Both ends inside: everything between is.
-                    let last = line.l.checked_mul(count as i64 - 1).and_then(|span| start.checked_add(span));
-                    let room = binding.len.checked_sub(size).map_or(-1, |room| room.min(i64::MAX as usize) as i64);
-                    let inside = last.is_some_and(|last| start.min(last) >= 0 && start.max(last) <= room);
+                    let last = line
+                        .l
+                        .checked_mul(count as i64 - 1)
+                        .and_then(|span| start.checked_add(span));
+                    let room = binding
+                        .len
+                        .checked_sub(size)
+                        .map_or(-1, |room| room.min(i64::MAX as usize) as i64);
+                    let inside =
+                        last.is_some_and(|last| start.min(last) >= 0 && start.max(last) <= room);
                     if inside && exec.mask.is_null() {
                         for i in 0..count {
                             let offset = start + line.l * i as i64;
                             // SAFETY: between the ends.
-                            visit(first - exec.lo + i, unsafe { binding.ptr.add(offset as usize) }.cast());
+                            visit(
+                                first - exec.lo + i,
+                                unsafe { binding.ptr.add(offset as usize) }.cast(),
+                            );
                         }
                         return true;
                     }
@@ -554,9 +783,18 @@ impl Run<'_> {
                 let offsets = unsafe { self.element(reg, ScalarType::I64, 0) }.cast::<i64>();
                 for i in exec.lo..exec.hi {
                     // SAFETY: the mask and the register cover the tile.
-                    let (on, offset) = unsafe { (exec.mask.is_null() || *exec.mask.add(i) != 0, offsets.add(i).read()) };
+                    let (on, offset) = unsafe {
+                        (
+                            exec.mask.is_null() || *exec.mask.add(i) != 0,
+                            offsets.add(i).read(),
+                        )
+                    };
                     if on {
-                        visit(i - exec.lo, self.checked(access.buffer, offset, size, access.site)?.cast());
+                        visit(
+                            i - exec.lo,
+                            self.checked(access.buffer, offset, size, access.site)?
+                                .cast(),
+                        );
                     }
                 }
             }
@@ -579,10 +817,23 @@ impl Run<'_> {
 
     /// The active items that satisfy `condition`, and, if `both`, those that do not.
     unsafe fn split(&mut self, condition: Condition, exec: Exec, both: bool) -> (Exec, Exec) {
-        let none = Exec { hi: exec.lo, ..exec };
+        let none = Exec {
+            hi: exec.lo,
+            ..exec
+        };
         match condition {
-            Condition::Slot(slot) => if self.slot(slot) & 1 == 1 { (exec, none) } else { (none, exec) },
-            Condition::Compare { predicate, value, limit } => {
+            Condition::Slot(slot) => {
+                if self.slot(slot) & 1 == 1 {
+                    (exec, none)
+                } else {
+                    (none, exec)
+                }
+            }
+            Condition::Compare {
+                predicate,
+                value,
+                limit,
+            } => {
                 let (line, limit) = (self.numbers(value), self.slot(limit));
                 if let Some(found) = self.split_range(predicate, line, limit, exec, both) {
                     return found;
@@ -622,7 +873,10 @@ impl Run<'_> {
 
     /// Splits by bytes of which bit 0 says whether the condition holds, bit 1 whether the item was active.
     unsafe fn split_mask(&mut self, mask: *mut u8, exec: Exec, both: bool) -> (Exec, Exec) {
-        let none = Exec { hi: exec.lo, ..exec };
+        let none = Exec {
+            hi: exec.lo,
+            ..exec
+        };
         let (mut yes, mut no) = (0, 0);
         // SAFETY, for all of it: masks cover the tile.
         unsafe {
@@ -653,9 +907,19 @@ impl Run<'_> {
     }
 
     /// [`Self::split`] into ranges, where the items that satisfy the comparison are one.
-    fn split_range(&mut self, predicate: IntPredicate, line: Line, limit: u64, exec: Exec, both: bool) -> Option<(Exec, Exec)> {
+    fn split_range(
+        &mut self,
+        predicate: IntPredicate,
+        line: Line,
+        limit: u64,
+        exec: Exec,
+        both: bool,
+    ) -> Option<(Exec, Exec)> {
         use IntPredicate as P;
-        let none = Exec { hi: exec.lo, ..exec };
+        let none = Exec {
+            hi: exec.lo,
+            ..exec
+        };
         let (predicate, negated) = match predicate {
             P::Ne => (P::Eq, true),
             P::Sge => (P::Slt, true),
@@ -673,10 +937,15 @@ impl Run<'_> {
                 ((exec.hi - 1) / self.width, self.width - 1),
             ];
             let small = |x: i64| x.unsigned_abs() < 1 << 40;
-            if ![line.base, line.l, line.g, limit as i64].into_iter().all(small) || predicate == P::Eq {
+            if ![line.base, line.l, line.g, limit as i64]
+                .into_iter()
+                .all(small)
+                || predicate == P::Eq
+            {
                 return None;
             }
-            let values = ends.map(|(segment, item)| line.base + line.g * segment as i64 + line.l * item as i64);
+            let values = ends
+                .map(|(segment, item)| line.base + line.g * segment as i64 + line.l * item as i64);
             if matches!(predicate, P::Ult | P::Ule) && values.iter().any(|&value| value < 0) {
                 return None;
             }
@@ -685,7 +954,11 @@ impl Run<'_> {
             if all != any {
                 return None;
             }
-            return Some(if all != negated { (exec, none) } else { (none, exec) });
+            return Some(if all != negated {
+                (exec, none)
+            } else {
+                (none, exec)
+            });
         };
         // Small enough that nothing below can overflow.
         let small = |x: i64| x.unsigned_abs() < 1 << 60;
@@ -700,7 +973,13 @@ impl Run<'_> {
                 (lo, ceil_div(bound - line.base, stride).clamp(lo, hi))
             } else if stride < 0 {
                 // base + stride·i < bound  <=>  i > (base - bound) / -stride
-                ((line.base - bound).div_euclid(-stride).saturating_add(1).clamp(lo, hi), hi)
+                (
+                    (line.base - bound)
+                        .div_euclid(-stride)
+                        .saturating_add(1)
+                        .clamp(lo, hi),
+                    hi,
+                )
             } else if line.base < bound {
                 (lo, hi)
             } else {
@@ -726,24 +1005,50 @@ impl Run<'_> {
             P::Ule => without(below(limit + 1), below(0)),
             _ => without(below(limit + 1), below(limit)),
         };
-        let inside = if from < to { Exec { lo: from as usize, hi: to as usize, ..exec } } else { none };
+        let inside = if from < to {
+            Exec {
+                lo: from as usize,
+                hi: to as usize,
+                ..exec
+            }
+        } else {
+            none
+        };
         let outside = if inside.is_empty() {
             exec
         } else if inside.lo == exec.lo {
-            Exec { lo: inside.hi, ..exec }
+            Exec {
+                lo: inside.hi,
+                ..exec
+            }
         } else if inside.hi == exec.hi {
-            Exec { hi: inside.lo, ..exec }
+            Exec {
+                hi: inside.lo,
+                ..exec
+            }
         } else if both || negated {
             return None; // two pieces
         } else {
             none
         };
-        Some(if negated { (outside, inside) } else { (inside, outside) })
+        Some(if negated {
+            (outside, inside)
+        } else {
+            (inside, outside)
+        })
     }
 
     // ---- between items
 
-    unsafe fn reduce(&mut self, combine: Combine, ty: ScalarType, to: Reg, from: Reg, group: Group, exec: Exec) {
+    unsafe fn reduce(
+        &mut self,
+        combine: Combine,
+        ty: ScalarType,
+        to: Reg,
+        from: Reg,
+        group: Group,
+        exec: Exec,
+    ) {
         // SAFETY, for all of it: registers hold the tile's items.
         unsafe {
             let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0));
@@ -793,7 +1098,11 @@ impl Run<'_> {
         // SAFETY: the mask covers the tile.
         let on = |i: usize| exec.mask.is_null() || unsafe { *exec.mask.add(i) } != 0;
         let each = |start: usize, end: usize, stride: usize| {
-            let items = || (start..end.min(exec.hi)).step_by(stride).skip_while(|&i| i < exec.lo);
+            let items = || {
+                (start..end.min(exec.hi))
+                    .step_by(stride)
+                    .skip_while(|&i| i < exec.lo)
+            };
             let mut sum = None;
             for i in items() {
                 if on(i) {
@@ -807,8 +1116,50 @@ impl Run<'_> {
                 }
             }
         };
+        // Whole groups side by side: several chains at a time, since each waits for its own last addition only.
+        const CHAINS: usize = 4;
+        let whole = match group {
+            Group::Workgroup => Some(if self.program.shape == Shape::Groups {
+                self.width
+            } else {
+                exec.hi
+            }),
+            Group::Lanes {
+                size: SUBGROUP_SIZE,
+                ..
+            } if self.width % SUBGROUP_SIZE as usize == 0 => Some(SUBGROUP_SIZE as usize),
+            Group::Lanes { .. } => None,
+        };
+        if let (Some(length), true, 0) = (whole, exec.mask.is_null(), exec.lo)
+            && exec.hi % length == 0
+        {
+            let mut start = 0;
+            while start < exec.hi {
+                let chains = ((exec.hi - start) / length).min(CHAINS);
+                // A chain too many reads what the first reads.
+                let firsts: [usize; CHAINS] =
+                    std::array::from_fn(|c| start + if c < chains { c * length } else { 0 });
+                let mut sums = firsts.map(&get);
+                for i in 1..length {
+                    for c in 0..CHAINS {
+                        sums[c] = combine(sums[c], get(firsts[c] + i));
+                    }
+                }
+                for (first, sum) in firsts.into_iter().zip(sums).take(chains) {
+                    for i in first..first + length {
+                        set(i, sum);
+                    }
+                }
+                start += chains * length;
+            }
+            return;
+        }
         // A workgroup is a segment, or the whole tile.
-        let length = if self.program.shape == Shape::Groups { self.width } else { exec.hi };
+        let length = if self.program.shape == Shape::Groups {
+            self.width
+        } else {
+            exec.hi
+        };
         let mut start = 0;
         while start < exec.hi {
             let end = start + length;
@@ -839,13 +1190,21 @@ impl Run<'_> {
         width: Operand,
         exec: Exec,
     ) {
-        let length = if self.program.shape == Shape::Groups { self.width } else { exec.hi };
+        let length = if self.program.shape == Shape::Groups {
+            self.width
+        } else {
+            exec.hi
+        };
         // SAFETY, for all of it: registers hold the tile's items, and a source is one of them.
         unsafe {
             let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0));
             let valid = self.element(valid, ScalarType::I1, 0);
             let number = |operand: Operand, i: usize| {
-                bits(ScalarType::I32, operand.at, if operand.each { i - exec.lo } else { 0 }) as u32
+                bits(
+                    ScalarType::I32,
+                    operand.at,
+                    if operand.each { i - exec.lo } else { 0 },
+                ) as u32
             };
             for i in exec.lo..exec.hi {
                 let local = i % length;
@@ -854,11 +1213,18 @@ impl Run<'_> {
                 let (source, ok) = match mode {
                     ShuffleMode::Xor => (lane ^ offset, true),
                     ShuffleMode::Up => (lane.wrapping_sub(offset), offset <= lane),
-                    ShuffleMode::Down => (lane.wrapping_add(offset), offset < width && lane + offset < width),
+                    ShuffleMode::Down => (
+                        lane.wrapping_add(offset),
+                        offset < width && lane + offset < width,
+                    ),
                     ShuffleMode::Index => (offset, true),
                 };
                 let other = (i - lane as usize) + source as usize;
-                let ok = ok && source < width && other < exec.hi && other >= exec.lo && other / length == i / length;
+                let ok = ok
+                    && source < width
+                    && other < exec.hi
+                    && other >= exec.lo
+                    && other / length == i / length;
                 set_bits(ty, to, i, bits(ty, from, if ok { other } else { i }));
                 valid.add(i).write(u8::from(ok));
             }
@@ -873,5 +1239,9 @@ fn holds(predicate: IntPredicate, value: i64, limit: u64) -> bool {
 
 /// `a / b` rounded up, for positive `b`.
 fn ceil_div(a: i64, b: i64) -> i64 {
-    if b == 1 { a } else { a.div_euclid(b) + i64::from(a.rem_euclid(b) != 0) }
+    if b == 1 {
+        a
+    } else {
+        a.div_euclid(b) + i64::from(a.rem_euclid(b) != 0)
+    }
 }
