@@ -94,28 +94,47 @@ pub(super) unsafe fn launch(
             slots[slot.0 as usize] = bits & (u64::MAX >> (64 - ty.bits()));
         }
     }
-    let total = if program.shape == Shape::Group { sx * sy * sz } else { gx * sx };
-    let width = match program.shape {
-        Shape::Line { divisor } => divisor.map_or(total, |slot| slots[slot.0 as usize]),
-        Shape::Groups | Shape::Group => sx,
-    };
-    let width = if width == 0 { total } else { width };
     for &(slot, builtin) in &program.builtins {
-        match builtin {
-            Builtin::Width => slots[slot.0 as usize] = width,
-            Builtin::WorkGroupCount(axis) => slots[slot.0 as usize] = [gx, gy, gz][usize::from(axis).min(2)],
-            Builtin::Segment | Builtin::First | Builtin::Flat | Builtin::WorkGroup(_) => {}
+        if let Builtin::WorkGroupCount(axis) = builtin {
+            slots[slot.0 as usize] = [gx, gy, gz][usize::from(axis).min(2)];
         }
     }
     for inst in &program.prologue {
         scalar(slots, inst);
+    }
+    let row = if program.shape == Shape::Group { sx * sy * sz } else { gx * sx };
+    let row = program.clip.map_or(row, |(slot, signed)| {
+        let limit = slots[slot.0 as usize];
+        if signed && (limit as i64) < 0 { 0 } else { row.min(limit) }
+    });
+    if row == 0 {
+        return Ok(());
+    }
+    let (total, width) = match program.shape {
+        Shape::Line { divisor } => (row, divisor.map_or(row, |slot| slots[slot.0 as usize])),
+        Shape::Rows => (row * gy, row),
+        Shape::Groups | Shape::Group => (row, sx),
+    };
+    let width = if width == 0 { total } else { width };
+    let mut again = false;
+    for &(slot, builtin) in &program.builtins {
+        if builtin == Builtin::Width {
+            slots[slot.0 as usize] = width;
+            again = true;
+        }
+    }
+    if again {
+        // What a width depends on does not depend on it, but other things may.
+        for inst in &program.prologue {
+            scalar(slots, inst);
+        }
     }
     let capacity = program.capacity as usize;
     state.frame.reserve(program.frame_bytes as usize);
     state.staging.reserve(4 * 8 * capacity);
     let groups_per_tile = match program.shape {
         Shape::Groups => (capacity as u64 / sx).max(1),
-        Shape::Line { .. } | Shape::Group => 1,
+        Shape::Line { .. } | Shape::Rows | Shape::Group => 1,
     };
     let local = bind(image, program, args, &mut state.buffers, &mut state.local, groups_per_tile)?;
     let mut run = Run {
@@ -133,7 +152,11 @@ pub(super) unsafe fn launch(
         step_limit,
     };
     let clear = (state.local.as_mut_ptr(), local);
-    let (outer_x, outer_y, outer_z) = if program.shape == Shape::Group { (gx, gy, gz) } else { (1, gy, gz) };
+    let (outer_x, outer_y, outer_z) = match program.shape {
+        Shape::Group => (gx, gy, gz),
+        Shape::Rows => (1, 1, gz),
+        Shape::Line { .. } | Shape::Groups => (1, gy, gz),
+    };
     for z in 0..outer_z {
         for y in 0..outer_y {
             for x in 0..outer_x {
@@ -186,6 +209,7 @@ fn bind(
 }
 
 /// One scalar instruction: the ops of addresses directly, all others through their one definition.
+#[inline(always)]
 fn scalar(slots: &mut [u64], inst: &ScalarInst) {
     let [a, b, c] = inst.from.map(|slot| slots[slot.0 as usize]);
     slots[inst.to.0 as usize] = match inst.op {
@@ -226,12 +250,14 @@ impl Run<'_> {
     /// Runs the items `0..total`, `width` of them a segment, tile by tile.
     unsafe fn line(&mut self, total: u64, width: u64, group: [u64; 3], local: (*mut u8, usize)) -> Result<(), Fault> {
         let capacity = u64::from(self.program.capacity);
-        let mut at = 0;
+        let segments = if self.program.many_segments { capacity / width } else { 0 };
+        let (mut at, mut segment, mut first) = (0, 0, 0);
+        let segment_width = width;
         while at < total {
-            let (segment, first) = (at / width, at % width);
             let left = total - at;
-            let whole = if first == 0 && self.program.many_segments { (capacity / width).min(left / width) } else { 0 };
-            let (count, width) = if whole >= 1 {
+            let (count, width) = if segments > 0 && left >= width {
+                // As many whole segments as are left; a division only at the end.
+                let whole = if left >= segments * width { segments } else { left / width };
                 (whole * width, width)
             } else {
                 let count = capacity.min(width - first).min(left);
@@ -247,12 +273,19 @@ impl Run<'_> {
                 };
             }
             self.width = width as usize;
-            // SAFETY: `local` are the reserved bytes of scratch memory.
-            unsafe { ptr::write_bytes(local.0, 0, local.1) };
+            if local.1 > 0 {
+                // SAFETY: `local` are the reserved bytes of scratch memory.
+                unsafe { ptr::write_bytes(local.0, 0, local.1) };
+            }
             let exec = Exec { lo: 0, hi: count as usize, mask: ptr::null() };
             // SAFETY: the caller's promises; `count <= capacity`.
             unsafe { self.block(Block(0), exec)? };
             at += count;
+            first += count;
+            while first >= segment_width {
+                first -= segment_width;
+                segment += 1;
+            }
         }
         Ok(())
     }
@@ -476,7 +509,9 @@ impl Run<'_> {
 
     /// The address of item `lo`'s element, if the range's elements lie side by side and all of them are accessed.
     fn contiguous(&self, access: Access, ty: ScalarType, exec: Exec) -> Result<Option<*mut u8>, Fault> {
-        let Offsets::Affine(offsets) = access.offsets else { return Ok(None) };
+        let Offsets::Affine(offsets) = access.offsets else {
+            return Ok(None);
+        };
         let line = self.numbers(offsets);
         let size = ty.bytes() as i64;
         if !exec.mask.is_null() || self.stride(line, exec) != Some(size) {
@@ -825,6 +860,38 @@ impl Run<'_> {
                 }
             }
         };
+        // Whole groups side by side: several chains at a time, since each waits for its own last addition only.
+        const CHAINS: usize = 4;
+        let whole = match group {
+            Group::Workgroup => Some(if self.program.shape == Shape::Groups { self.width } else { exec.hi }),
+            Group::Lanes { size: SUBGROUP_SIZE, .. } if self.width % SUBGROUP_SIZE as usize == 0 => {
+                Some(SUBGROUP_SIZE as usize)
+            }
+            Group::Lanes { .. } => None,
+        };
+        if let (Some(length), true, 0) = (whole, exec.mask.is_null(), exec.lo)
+            && exec.hi % length == 0
+        {
+            let mut start = 0;
+            while start < exec.hi {
+                let chains = ((exec.hi - start) / length).min(CHAINS);
+                // A chain too many reads what the first reads.
+                let firsts: [usize; CHAINS] = std::array::from_fn(|c| start + if c < chains { c * length } else { 0 });
+                let mut sums = firsts.map(&get);
+                for i in 1..length {
+                    for c in 0..CHAINS {
+                        sums[c] = combine(sums[c], get(firsts[c] + i));
+                    }
+                }
+                for (first, sum) in firsts.into_iter().zip(sums).take(chains) {
+                    for i in first..first + length {
+                        set(i, sum);
+                    }
+                }
+                start += chains * length;
+            }
+            return;
+        }
         // A workgroup is a segment, or the whole tile.
         let length = if self.program.shape == Shape::Groups { self.width } else { exec.hi };
         let mut start = 0;
