@@ -176,7 +176,7 @@ pub(super) unsafe fn launch(
         for y in 0..outer_y {
             for x in 0..outer_x {
                 // SAFETY: the caller's promises.
-                unsafe { run.line(total, width, [x, y, z], clear)? };
+                unsafe { run.line(total, width, [x, y, z], clear) }.map_err(|stop| *stop)?;
             }
         }
     }
@@ -244,6 +244,9 @@ fn scalar(slots: &mut [u64], inst: &ScalarInst) {
     };
 }
 
+/// A fault, behind a pointer: every access returns one or none.
+type Stop = Box<Fault>;
+
 struct Run<'a> {
     program: &'a Program,
     name: &'a str,
@@ -278,7 +281,7 @@ impl Run<'_> {
         width: u64,
         group: [u64; 3],
         local: (*mut u8, usize),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Stop> {
         let capacity = u64::from(self.program.capacity);
         let segments = if self.program.many_segments {
             capacity / width
@@ -332,17 +335,19 @@ impl Run<'_> {
         Ok(())
     }
 
+    #[inline(always)]
     fn slot(&self, slot: Slot) -> u64 {
         self.slots[slot.0 as usize]
     }
 
     /// Element `i` of a register.
+    #[inline(always)]
     unsafe fn element(&self, reg: Reg, ty: ScalarType, i: usize) -> *mut u8 {
         // SAFETY: registers of the program lie in the frame with room for `capacity` elements, and `i` is one of a tile's.
         unsafe { self.frame.add(reg.0 as usize + i * ty.bytes() as usize) }
     }
 
-    unsafe fn block(&mut self, block: Block, exec: Exec) -> Result<(), Fault> {
+    unsafe fn block(&mut self, block: Block, exec: Exec) -> Result<(), Stop> {
         let program = self.program;
         for inst in &program.blocks[block.0 as usize] {
             // SAFETY, for all arms: `exec` is of this tile, and the caller's promises.
@@ -464,29 +469,30 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn step(&mut self, site: SiteId) -> Result<(), Fault> {
+    fn step(&mut self, site: SiteId) -> Result<(), Stop> {
         self.steps += 1;
         if self.steps <= self.step_limit {
             return Ok(());
         }
         let site = &self.program.sites[site.0 as usize];
-        Err(Fault::Steps {
+        Err(Box::new(Fault::Steps {
             kernel: self.name.to_owned(),
             op: site.op,
             at: site.span.start,
             limit: self.step_limit,
-        })
+        }))
     }
 
     // ---- element-wise
 
+    #[inline]
     unsafe fn map(
         &mut self,
         op: Op,
         to: Target,
         from: &[Source; 3],
         exec: Exec,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Stop> {
         let mut operands = [Operand {
             at: ptr::null(),
             each: false,
@@ -530,13 +536,14 @@ impl Run<'_> {
     }
 
     /// The operand's elements, the first of them item `lo`'s. `stage` is free for a copy.
+    #[inline(always)]
     unsafe fn source(
         &mut self,
         source: Source,
         ty: ScalarType,
         exec: Exec,
         stage: usize,
-    ) -> Result<Operand, Fault> {
+    ) -> Result<Operand, Stop> {
         // SAFETY: the caller's promises; registers and slots are the program's.
         unsafe {
             Ok(match source {
@@ -563,6 +570,7 @@ impl Run<'_> {
         }
     }
 
+    #[inline(always)]
     fn numbers(&self, value: Affine) -> Line {
         Line {
             base: self.slot(value.base) as i64,
@@ -572,6 +580,7 @@ impl Run<'_> {
     }
 
     /// The distance between neighbours, if it is the same for all items of the range.
+    #[inline(always)]
     fn stride(&self, line: Line, exec: Exec) -> Option<i64> {
         (exec.hi <= self.width || line.g == line.l.wrapping_mul(self.width as i64))
             .then_some(line.l)
@@ -616,16 +625,16 @@ impl Run<'_> {
     // ---- memory
 
     #[cold]
-    fn out_of_bounds(&self, buffer: u32, index: i64, site: SiteId) -> Fault {
+    fn out_of_bounds(&self, buffer: u32, index: i64, site: SiteId) -> Stop {
         let site = &self.program.sites[site.0 as usize];
-        Fault::OutOfBounds {
+        Box::new(Fault::OutOfBounds {
             kernel: self.name.to_owned(),
             op: site.op,
             at: site.span.start,
             index,
             buffer,
             limit: self.buffers[buffer as usize].len,
-        }
+        })
     }
 
     /// The address of `bytes` bytes at `offset`, if the buffer has them.
@@ -635,7 +644,7 @@ impl Run<'_> {
         offset: i64,
         bytes: usize,
         site: SiteId,
-    ) -> Result<*mut u8, Fault> {
+    ) -> Result<*mut u8, Stop> {
         let binding = self.buffers[buffer as usize];
         let fits = usize::try_from(offset)
             .is_ok_and(|offset| bytes <= binding.len && offset <= binding.len - bytes);
@@ -648,12 +657,13 @@ impl Run<'_> {
     }
 
     /// The address of item `lo`'s element, if the range's elements lie side by side and all of them are accessed.
+    #[inline(always)]
     fn contiguous(
         &self,
         access: Access,
         ty: ScalarType,
         exec: Exec,
-    ) -> Result<Option<*mut u8>, Fault> {
+    ) -> Result<Option<*mut u8>, Stop> {
         let Offsets::Affine(offsets) = access.offsets else {
             return Ok(None);
         };
@@ -679,7 +689,7 @@ impl Run<'_> {
         ty: ScalarType,
         exec: Exec,
         to: *mut u8,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Stop> {
         // SAFETY: `to` holds a tile; addresses are checked.
         unsafe {
             match ty.bytes() {
@@ -704,7 +714,7 @@ impl Run<'_> {
         ty: ScalarType,
         exec: Exec,
         from: *const u8,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Stop> {
         // SAFETY: `from` holds a tile; addresses are checked.
         unsafe {
             match ty.bytes() {
@@ -729,7 +739,7 @@ impl Run<'_> {
         access: Access,
         exec: Exec,
         visit: impl Fn(usize, *mut T),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Stop> {
         let size = size_of::<T>();
         let mut fault = None;
         match access.offsets {
