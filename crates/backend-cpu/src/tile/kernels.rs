@@ -95,10 +95,11 @@ impl<T: Copy + Default> Chunks<T> {
             };
         }
         // SAFETY: the caller's operand is valid for one element.
+        let one = unsafe { at.read_unaligned() };
         Self {
             at,
             step: 0,
-            local: [unsafe { at.read_unaligned() }; CHUNK],
+            local: [one; CHUNK],
         }
     }
 
@@ -267,7 +268,7 @@ unsafe fn map3<A: Copy + Default, T: Copy + Default>(
 #[inline(always)]
 unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
     use ScalarType as S;
-    // SAFETY, for all of it: the caller's promises are `Map`'s, and the types read are the op's.
+    // SAFETY: for all of it, the caller's promises are `Map`'s, and the types read are the op's.
     unsafe {
         match op {
             Op::Move(ty) => match ty.bytes() {

@@ -350,7 +350,7 @@ impl Run<'_> {
     unsafe fn block(&mut self, block: Block, exec: Exec) -> Result<(), Stop> {
         let program = self.program;
         for inst in &program.blocks[block.0 as usize] {
-            // SAFETY, for all arms: `exec` is of this tile, and the caller's promises.
+            // SAFETY: for all arms, `exec` is of this tile, and the caller's promises.
             unsafe {
                 match inst {
                     Inst::Scalar(inst) => scalar(self.slots, inst),
@@ -500,7 +500,7 @@ impl Run<'_> {
         let count = op.operands();
         let n = exec.hi - exec.lo;
         let ty = op.result();
-        // SAFETY, for all of it: operands hold `n` elements from `lo` on, or one; so does the target.
+        // SAFETY: for all of it, operands hold `n` elements from `lo` on, or one; so does the target.
         unsafe {
             for (at, operand) in operands.iter_mut().enumerate().take(count) {
                 *operand = self.source(from[at], op.operand(at), exec, at)?;
@@ -888,7 +888,7 @@ impl Run<'_> {
             ..exec
         };
         let (mut yes, mut no) = (0, 0);
-        // SAFETY, for all of it: masks cover the tile.
+        // SAFETY: for all of it, masks cover the tile.
         unsafe {
             for i in exec.lo..exec.hi {
                 yes += usize::from(*mask.add(i) == 3);
@@ -1059,7 +1059,7 @@ impl Run<'_> {
         group: Group,
         exec: Exec,
     ) {
-        // SAFETY, for all of it: registers hold the tile's items.
+        // SAFETY: for all of it, registers hold the tile's items.
         unsafe {
             let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0));
             let (from32, to32) = (from.cast::<f32>(), to.cast::<f32>());
@@ -1137,11 +1137,11 @@ impl Run<'_> {
             Group::Lanes {
                 size: SUBGROUP_SIZE,
                 ..
-            } if self.width % SUBGROUP_SIZE as usize == 0 => Some(SUBGROUP_SIZE as usize),
+            } if self.width.is_multiple_of(SUBGROUP_SIZE as usize) => Some(SUBGROUP_SIZE as usize),
             Group::Lanes { .. } => None,
         };
         if let (Some(length), true, 0) = (whole, exec.mask.is_null(), exec.lo)
-            && exec.hi % length == 0
+            && exec.hi.is_multiple_of(length)
         {
             let mut start = 0;
             while start < exec.hi {
@@ -1205,7 +1205,7 @@ impl Run<'_> {
         } else {
             exec.hi
         };
-        // SAFETY, for all of it: registers hold the tile's items, and a source is one of them.
+        // SAFETY: for all of it, registers hold the tile's items, and a source is one of them.
         unsafe {
             let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0));
             let valid = self.element(valid, ScalarType::I1, 0);
