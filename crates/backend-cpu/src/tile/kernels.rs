@@ -91,7 +91,8 @@ impl<T: Copy + Default> Chunks<T> {
             return Self { at, step: 1, local: [T::default(); CHUNK] };
         }
         // SAFETY: the caller's operand is valid for one element.
-        Self { at, step: 0, local: [unsafe { at.read_unaligned() }; CHUNK] }
+        let one = unsafe { at.read_unaligned() };
+        Self { at, step: 0, local: [one; CHUNK] }
     }
 
     /// Where to read from: a borrowed copy for what is one element.
@@ -226,7 +227,7 @@ unsafe fn map3<A: Copy + Default, T: Copy + Default>(
 #[inline(always)]
 unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
     use ScalarType as S;
-    // SAFETY, for all of it: the caller's promises are `Map`'s, and the types read are the op's.
+    // SAFETY: for all of it, the caller's promises are `Map`'s, and the types read are the op's.
     unsafe {
         match op {
             Op::Move(ty) => match ty.bytes() {

@@ -161,7 +161,7 @@ pub(super) unsafe fn launch(
         for y in 0..outer_y {
             for x in 0..outer_x {
                 // SAFETY: the caller's promises.
-                unsafe { run.line(total, width, [x, y, z], clear)? };
+                unsafe { run.line(total, width, [x, y, z], clear) }.map_err(|stop| *stop)?;
             }
         }
     }
@@ -220,6 +220,9 @@ fn scalar(slots: &mut [u64], inst: &ScalarInst) {
     };
 }
 
+/// A fault, behind a pointer: every access returns one or none.
+type Stop = Box<Fault>;
+
 struct Run<'a> {
     program: &'a Program,
     name: &'a str,
@@ -248,7 +251,7 @@ struct Line {
 
 impl Run<'_> {
     /// Runs the items `0..total`, `width` of them a segment, tile by tile.
-    unsafe fn line(&mut self, total: u64, width: u64, group: [u64; 3], local: (*mut u8, usize)) -> Result<(), Fault> {
+    unsafe fn line(&mut self, total: u64, width: u64, group: [u64; 3], local: (*mut u8, usize)) -> Result<(), Stop> {
         let capacity = u64::from(self.program.capacity);
         let segments = if self.program.many_segments { capacity / width } else { 0 };
         let (mut at, mut segment, mut first) = (0, 0, 0);
@@ -290,20 +293,22 @@ impl Run<'_> {
         Ok(())
     }
 
+    #[inline(always)]
     fn slot(&self, slot: Slot) -> u64 {
         self.slots[slot.0 as usize]
     }
 
     /// Element `i` of a register.
+    #[inline(always)]
     unsafe fn element(&self, reg: Reg, ty: ScalarType, i: usize) -> *mut u8 {
         // SAFETY: registers of the program lie in the frame with room for `capacity` elements, and `i` is one of a tile's.
         unsafe { self.frame.add(reg.0 as usize + i * ty.bytes() as usize) }
     }
 
-    unsafe fn block(&mut self, block: Block, exec: Exec) -> Result<(), Fault> {
+    unsafe fn block(&mut self, block: Block, exec: Exec) -> Result<(), Stop> {
         let program = self.program;
         for inst in &program.blocks[block.0 as usize] {
-            // SAFETY, for all arms: `exec` is of this tile, and the caller's promises.
+            // SAFETY: for all arms, `exec` is of this tile, and the caller's promises.
             unsafe {
                 match inst {
                     Inst::Scalar(inst) => scalar(self.slots, inst),
@@ -377,23 +382,29 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn step(&mut self, site: SiteId) -> Result<(), Fault> {
+    fn step(&mut self, site: SiteId) -> Result<(), Stop> {
         self.steps += 1;
         if self.steps <= self.step_limit {
             return Ok(());
         }
         let site = &self.program.sites[site.0 as usize];
-        Err(Fault::Steps { kernel: self.name.to_owned(), op: site.op, at: site.span.start, limit: self.step_limit })
+        Err(Box::new(Fault::Steps {
+            kernel: self.name.to_owned(),
+            op: site.op,
+            at: site.span.start,
+            limit: self.step_limit,
+        }))
     }
 
     // ---- element-wise
 
-    unsafe fn map(&mut self, op: Op, to: Target, from: &[Source; 3], exec: Exec) -> Result<(), Fault> {
+    #[inline]
+    unsafe fn map(&mut self, op: Op, to: Target, from: &[Source; 3], exec: Exec) -> Result<(), Stop> {
         let mut operands = [Operand { at: ptr::null(), each: false }; 3];
         let count = op.operands();
         let n = exec.hi - exec.lo;
         let ty = op.result();
-        // SAFETY, for all of it: operands hold `n` elements from `lo` on, or one; so does the target.
+        // SAFETY: for all of it, operands hold `n` elements from `lo` on, or one; so does the target.
         unsafe {
             for (at, operand) in operands.iter_mut().enumerate().take(count) {
                 *operand = self.source(from[at], op.operand(at), exec, at)?;
@@ -424,7 +435,8 @@ impl Run<'_> {
     }
 
     /// The operand's elements, the first of them item `lo`'s. `stage` is free for a copy.
-    unsafe fn source(&mut self, source: Source, ty: ScalarType, exec: Exec, stage: usize) -> Result<Operand, Fault> {
+    #[inline(always)]
+    unsafe fn source(&mut self, source: Source, ty: ScalarType, exec: Exec, stage: usize) -> Result<Operand, Stop> {
         // SAFETY: the caller's promises; registers and slots are the program's.
         unsafe {
             Ok(match source {
@@ -442,11 +454,13 @@ impl Run<'_> {
         }
     }
 
+    #[inline(always)]
     fn numbers(&self, value: Affine) -> Line {
         Line { base: self.slot(value.base) as i64, l: self.slot(value.l) as i64, g: self.slot(value.g) as i64 }
     }
 
     /// The distance between neighbours, if it is the same for all items of the range.
+    #[inline(always)]
     fn stride(&self, line: Line, exec: Exec) -> Option<i64> {
         (exec.hi <= self.width || line.g == line.l.wrapping_mul(self.width as i64)).then_some(line.l)
     }
@@ -483,20 +497,20 @@ impl Run<'_> {
     // ---- memory
 
     #[cold]
-    fn out_of_bounds(&self, buffer: u32, index: i64, site: SiteId) -> Fault {
+    fn out_of_bounds(&self, buffer: u32, index: i64, site: SiteId) -> Stop {
         let site = &self.program.sites[site.0 as usize];
-        Fault::OutOfBounds {
+        Box::new(Fault::OutOfBounds {
             kernel: self.name.to_owned(),
             op: site.op,
             at: site.span.start,
             index,
             buffer,
             limit: self.buffers[buffer as usize].len,
-        }
+        })
     }
 
     /// The address of `bytes` bytes at `offset`, if the buffer has them.
-    fn checked(&self, buffer: u32, offset: i64, bytes: usize, site: SiteId) -> Result<*mut u8, Fault> {
+    fn checked(&self, buffer: u32, offset: i64, bytes: usize, site: SiteId) -> Result<*mut u8, Stop> {
         let binding = self.buffers[buffer as usize];
         let fits = usize::try_from(offset).is_ok_and(|offset| bytes <= binding.len && offset <= binding.len - bytes);
         if fits {
@@ -508,7 +522,8 @@ impl Run<'_> {
     }
 
     /// The address of item `lo`'s element, if the range's elements lie side by side and all of them are accessed.
-    fn contiguous(&self, access: Access, ty: ScalarType, exec: Exec) -> Result<Option<*mut u8>, Fault> {
+    #[inline(always)]
+    fn contiguous(&self, access: Access, ty: ScalarType, exec: Exec) -> Result<Option<*mut u8>, Stop> {
         let Offsets::Affine(offsets) = access.offsets else {
             return Ok(None);
         };
@@ -522,7 +537,7 @@ impl Run<'_> {
     }
 
     /// Copies the active items' elements to `to`, item `lo`'s first.
-    unsafe fn gather(&self, access: Access, ty: ScalarType, exec: Exec, to: *mut u8) -> Result<(), Fault> {
+    unsafe fn gather(&self, access: Access, ty: ScalarType, exec: Exec, to: *mut u8) -> Result<(), Stop> {
         // SAFETY: `to` holds a tile; addresses are checked.
         unsafe {
             match ty.bytes() {
@@ -535,7 +550,7 @@ impl Run<'_> {
     }
 
     /// Copies elements from `from` to the active items' places, in ascending order.
-    unsafe fn scatter(&self, access: Access, ty: ScalarType, exec: Exec, from: *const u8) -> Result<(), Fault> {
+    unsafe fn scatter(&self, access: Access, ty: ScalarType, exec: Exec, from: *const u8) -> Result<(), Stop> {
         // SAFETY: `from` holds a tile; addresses are checked.
         unsafe {
             match ty.bytes() {
@@ -555,7 +570,7 @@ impl Run<'_> {
 
     /// Calls `visit(i, address)` for each active item, `i` counting from `lo`, its address being in bounds.
     #[inline(always)]
-    unsafe fn each_element<T>(&self, access: Access, exec: Exec, visit: impl Fn(usize, *mut T)) -> Result<(), Fault> {
+    unsafe fn each_element<T>(&self, access: Access, exec: Exec, visit: impl Fn(usize, *mut T)) -> Result<(), Stop> {
         let size = size_of::<T>();
         let mut fault = None;
         match access.offsets {
@@ -676,7 +691,7 @@ impl Run<'_> {
     unsafe fn split_mask(&mut self, mask: *mut u8, exec: Exec, both: bool) -> (Exec, Exec) {
         let none = Exec { hi: exec.lo, ..exec };
         let (mut yes, mut no) = (0, 0);
-        // SAFETY, for all of it: masks cover the tile.
+        // SAFETY: for all of it, masks cover the tile.
         unsafe {
             for i in exec.lo..exec.hi {
                 yes += usize::from(*mask.add(i) == 3);
@@ -803,7 +818,7 @@ impl Run<'_> {
     // ---- between items
 
     unsafe fn reduce(&mut self, combine: Combine, ty: ScalarType, to: Reg, from: Reg, group: Group, exec: Exec) {
-        // SAFETY, for all of it: registers hold the tile's items.
+        // SAFETY: for all of it, registers hold the tile's items.
         unsafe {
             let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0));
             let (from32, to32) = (from.cast::<f32>(), to.cast::<f32>());
@@ -864,13 +879,13 @@ impl Run<'_> {
         const CHAINS: usize = 4;
         let whole = match group {
             Group::Workgroup => Some(if self.program.shape == Shape::Groups { self.width } else { exec.hi }),
-            Group::Lanes { size: SUBGROUP_SIZE, .. } if self.width % SUBGROUP_SIZE as usize == 0 => {
+            Group::Lanes { size: SUBGROUP_SIZE, .. } if self.width.is_multiple_of(SUBGROUP_SIZE as usize) => {
                 Some(SUBGROUP_SIZE as usize)
             }
             Group::Lanes { .. } => None,
         };
         if let (Some(length), true, 0) = (whole, exec.mask.is_null(), exec.lo)
-            && exec.hi % length == 0
+            && exec.hi.is_multiple_of(length)
         {
             let mut start = 0;
             while start < exec.hi {
@@ -925,7 +940,7 @@ impl Run<'_> {
         exec: Exec,
     ) {
         let length = if self.program.shape == Shape::Groups { self.width } else { exec.hi };
-        // SAFETY, for all of it: registers hold the tile's items, and a source is one of them.
+        // SAFETY: for all of it, registers hold the tile's items, and a source is one of them.
         unsafe {
             let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0));
             let valid = self.element(valid, ScalarType::I1, 0);
