@@ -32,15 +32,62 @@ impl Dice {
 }
 
 const UNARY: [&str; 30] = [
-    "negf", "absf", "signf", "ceilf", "floorf", "truncf", "roundf", "roundevenf", "expf", "exp2f", "logf", "log1pf", "sqrtf",
-    "rsqrtf", "cbrtf", "sinf", "cosf", "atanf", "sinhf", "tanhf", "asinhf", "erff", "erfcf", "logisticf", "siluf", "softplusf",
-    "geluf<erf>", "geluf<tanh>", "expm1f", "log2f",
+    "negf",
+    "absf",
+    "signf",
+    "ceilf",
+    "floorf",
+    "truncf",
+    "roundf",
+    "roundevenf",
+    "expf",
+    "exp2f",
+    "logf",
+    "log1pf",
+    "sqrtf",
+    "rsqrtf",
+    "cbrtf",
+    "sinf",
+    "cosf",
+    "atanf",
+    "sinhf",
+    "tanhf",
+    "asinhf",
+    "erff",
+    "erfcf",
+    "logisticf",
+    "siluf",
+    "softplusf",
+    "geluf<erf>",
+    "geluf<tanh>",
+    "expm1f",
+    "log2f",
 ];
 const BINARY: [&str; 11] =
     ["addf", "subf", "mulf", "divf", "minnumf", "maxnumf", "minimumf", "maximumf", "copysignf", "powf", "remf"];
 const INTEGER: [&str; 22] = [
-    "addi", "subi", "muli", "divsi", "remsi", "divui", "remui", "ceildivsi", "floordivsi", "minsi", "maxsi", "minui", "maxui",
-    "andi", "ori", "xori", "shli", "shrsi", "shrui", "rotli", "rotri", "ceildivui",
+    "addi",
+    "subi",
+    "muli",
+    "divsi",
+    "remsi",
+    "divui",
+    "remui",
+    "ceildivsi",
+    "floordivsi",
+    "minsi",
+    "maxsi",
+    "minui",
+    "maxui",
+    "andi",
+    "ori",
+    "xori",
+    "shli",
+    "shrsi",
+    "shrui",
+    "rotli",
+    "rotri",
+    "ceildivui",
 ];
 const FLOAT_PREDICATES: [&str; 14] =
     ["oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "ult", "ule", "une", "uno"];
@@ -135,7 +182,11 @@ impl Writer<'_> {
                 scope.bools.push(v);
             }
             9 => {
-                let (op, a, b) = (*self.dice.pick(&["andi", "ori", "xori"]), self.dice.pick(&scope.bools).clone(), self.dice.pick(&scope.bools).clone());
+                let (op, a, b) = (
+                    *self.dice.pick(&["andi", "ori", "xori"]),
+                    self.dice.pick(&scope.bools).clone(),
+                    self.dice.pick(&scope.bools).clone(),
+                );
                 let v = self.value(&format!("scalar.{op} {a}, {b} : i1"));
                 scope.bools.push(v);
             }
@@ -147,12 +198,30 @@ impl Writer<'_> {
             11 => {
                 let a = index(self, scope);
                 let v = match self.dice.below(6) {
-                    0 => { let b = index(self, scope); self.value(&format!("index.add {a}, {b} : index")) }
-                    1 => { let k = self.dice.pick(&["%k3", "%k40", "%len", "%n"]).to_string(); self.value(&format!("index.mul {a}, {k} : index")) }
-                    2 => { let k = self.dice.pick(&["%k3", "%k40", "%n"]).to_string(); self.value(&format!("index.div {a}, {k} : index")) }
-                    3 => { let k = self.dice.pick(&["%k3", "%k40", "%n"]).to_string(); self.value(&format!("index.rem {a}, {k} : index")) }
-                    4 => { let b = index(self, scope); self.value(&format!("index.min {a}, {b} : index")) }
-                    _ => { let b = index(self, scope); self.value(&format!("index.madd {a}, %k3, {b} : index")) }
+                    0 => {
+                        let b = index(self, scope);
+                        self.value(&format!("index.add {a}, {b} : index"))
+                    }
+                    1 => {
+                        let k = self.dice.pick(&["%k3", "%k40", "%len", "%n"]).to_string();
+                        self.value(&format!("index.mul {a}, {k} : index"))
+                    }
+                    2 => {
+                        let k = self.dice.pick(&["%k3", "%k40", "%n"]).to_string();
+                        self.value(&format!("index.div {a}, {k} : index"))
+                    }
+                    3 => {
+                        let k = self.dice.pick(&["%k3", "%k40", "%n"]).to_string();
+                        self.value(&format!("index.rem {a}, {k} : index"))
+                    }
+                    4 => {
+                        let b = index(self, scope);
+                        self.value(&format!("index.min {a}, {b} : index"))
+                    }
+                    _ => {
+                        let b = index(self, scope);
+                        self.value(&format!("index.madd {a}, %k3, {b} : index"))
+                    }
                 };
                 scope.indices.push(v);
             }
@@ -163,7 +232,10 @@ impl Writer<'_> {
             }
             13 => {
                 // Often neighbours: affine, or the same for all.
-                let (row, column) = (self.dice.pick(&["%wy", "%k3", "%wz"]).to_string(), self.dice.pick(&["%column", "%k3", "%wy"]).to_string());
+                let (row, column) = (
+                    self.dice.pick(&["%wy", "%k3", "%wz"]).to_string(),
+                    self.dice.pick(&["%column", "%k3", "%wy"]).to_string(),
+                );
                 let v = self.value(&format!("view.load %in1[{row}, {column}] : view<16x2048xf32> -> f32"));
                 scope.floats.push(v);
             }
@@ -174,10 +246,24 @@ impl Writer<'_> {
             }
             15 => {
                 let v = match self.dice.below(4) {
-                    0 => { let a = int(self, scope); let v = self.value(&format!("scalar.sitofp {a} : i32 to f32")); scope.floats.push(v.clone()); return; }
-                    1 => { let a = float(self, scope); self.value(&format!("scalar.fptosi {a} : f32 to i32")) }
-                    2 => { let a = index(self, scope); self.value(&format!("index.cast {a} : index to i32")) }
-                    _ => { let a = float(self, scope); self.value(&format!("scalar.bitcast {a} : f32 to i32")) }
+                    0 => {
+                        let a = int(self, scope);
+                        let v = self.value(&format!("scalar.sitofp {a} : i32 to f32"));
+                        scope.floats.push(v.clone());
+                        return;
+                    }
+                    1 => {
+                        let a = float(self, scope);
+                        self.value(&format!("scalar.fptosi {a} : f32 to i32"))
+                    }
+                    2 => {
+                        let a = index(self, scope);
+                        self.value(&format!("index.cast {a} : index to i32"))
+                    }
+                    _ => {
+                        let a = float(self, scope);
+                        self.value(&format!("scalar.bitcast {a} : f32 to i32"))
+                    }
                 };
                 scope.ints.push(v);
             }
@@ -253,7 +339,9 @@ impl Writer<'_> {
         let a = self.dice.pick(&scope.floats).clone();
         let high = *self.dice.pick(&["%n", "%k40", "%len"]);
         let step = *self.dice.pick(&["%k40", "%items"]);
-        self.line(&format!("%ra{id} = scf.for %i{id} = [%local to {high} step {step}](%ca{id} = {a} : f32) -> (f32) {{"));
+        self.line(&format!(
+            "%ra{id} = scf.for %i{id} = [%local to {high} step {step}](%ca{id} = {a} : f32) -> (f32) {{"
+        ));
         self.line(&format!("%l{id} = view.load %in1[%k3, %i{id}] : view<16x2048xf32> -> f32"));
         let op = *self.dice.pick(&["addf", "maximumf"]);
         self.line(&format!("%m{id} = scalar.{op} %ca{id}, %l{id} : f32"));
@@ -288,7 +376,8 @@ impl Writer<'_> {
             2 => {
                 let d = *self.dice.pick(&[1, 4, 16]);
                 let mode = *self.dice.pick(&["xor", "up", "down"]);
-                let (d, w) = (self.value(&format!("scalar.constant {d} : i32")), self.value("scalar.constant 32 : i32"));
+                let (d, w) =
+                    (self.value(&format!("scalar.constant {d} : i32")), self.value("scalar.constant 32 : i32"));
                 self.names += 1;
                 let id = self.names;
                 self.line(&format!("%sh{id}, %ok{id} = kernel.subgroup.shuffle<{mode}> {a}, {d}, {w} : f32, i32, i32"));
@@ -313,7 +402,8 @@ fn generate(seed: u64) -> Case {
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let together = dice.below(3) == 0;
     let named = together || dice.below(3) == 0;
-    let size = *dice.pick(&[[64, 1, 1], [32, 1, 1], [100, 1, 1], [256, 1, 1], [8, 1, 1], [16, 4, 1], [300, 1, 1], [4, 3, 5]]);
+    let size =
+        *dice.pick(&[[64, 1, 1], [32, 1, 1], [100, 1, 1], [256, 1, 1], [8, 1, 1], [16, 4, 1], [300, 1, 1], [4, 3, 5]]);
     let grid = [1 + dice.below(if size[0] > 64 { 3 } else { 6 }), 1 + dice.below(3), 1 + dice.below(2)];
     let items = size[0] * size[1] * size[2];
     let total = grid[0] * size[0];
@@ -429,13 +519,19 @@ fn compare(seed: u64, scratch: &mut [TileScratch]) {
     let all = case.grid.iter().product::<usize>() * case.size.iter().product::<usize>();
     let mut dice = Dice(seed | 1);
     let mut floats = |n: usize| -> Vec<u8> {
-        (0..n).flat_map(|_| {
-            let value = match dice.below(40) {
-                0 => f32::NAN, 1 => f32::INFINITY, 2 => -0.0, 3 => 1e-40, 4 => -1e30,
-                _ => (dice.next() % 20001) as f32 / 2000.0 - 5.0,
-            };
-            value.to_le_bytes()
-        }).collect()
+        (0..n)
+            .flat_map(|_| {
+                let value = match dice.below(40) {
+                    0 => f32::NAN,
+                    1 => f32::INFINITY,
+                    2 => -0.0,
+                    3 => 1e-40,
+                    4 => -1e30,
+                    _ => (dice.next() % 20001) as f32 / 2000.0 - 5.0,
+                };
+                value.to_le_bytes()
+            })
+            .collect()
     };
     let (in0, in1) = (floats(LEN), floats(16 * 2048));
     let ints: Vec<u8> = (0..LEN).flat_map(|_| (dice.next() as i32 % 100).to_le_bytes()).collect();
@@ -459,7 +555,12 @@ fn compare(seed: u64, scratch: &mut [TileScratch]) {
             if let Some(i) = (0..found.len()).find(|&i| found[i] != expected[i]) {
                 panic!(
                     "seed {seed}, buffer {at}, element {i}: {:e} ({:#x}) instead of {:e} ({:#x}), n = {}\n{}",
-                    f32::from_bits(found[i]), found[i], f32::from_bits(expected[i]), expected[i], case.n, case.text
+                    f32::from_bits(found[i]),
+                    found[i],
+                    f32::from_bits(expected[i]),
+                    expected[i],
+                    case.n,
+                    case.text
                 );
             }
         }
@@ -485,5 +586,10 @@ fn print_one() {
     let kernel = Module::parse("random", &case.text).unwrap().specialise("k", &BTreeMap::new()).unwrap();
     let image = tile::compile(&kernel).unwrap();
     println!("{:#?}", image.program());
-    for isa in Isa::ALL { if isa.available() { println!("{isa:?}"); println!("{:?}", std::panic::catch_unwind(|| compare(seed, &mut [TileScratch::new(isa)])).is_ok()); } }
+    for isa in Isa::ALL {
+        if isa.available() {
+            println!("{isa:?}");
+            println!("{:?}", std::panic::catch_unwind(|| compare(seed, &mut [TileScratch::new(isa)])).is_ok());
+        }
+    }
 }

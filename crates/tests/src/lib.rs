@@ -10,6 +10,7 @@
 //! - Random cases come from a seed, which every failure prints.
 //! - Not here: how fast anything is, and what only one backend has.
 
+pub mod kernels;
 pub mod memory;
 pub mod plans;
 pub mod random;
@@ -58,6 +59,14 @@ macro_rules! conformance {
             #[test]
             fn a_seat_is_the_same_alone_and_in_company() {
                 $crate::plans::company($open);
+            }
+            #[test]
+            fn kernels_compute_what_they_say() {
+                $crate::kernels::dispatches($open);
+            }
+            #[test]
+            fn a_fault_fails_its_turn_alone() {
+                $crate::kernels::faults($open);
             }
             #[test]
             fn contractions_and_activations_are_near_f64() {

@@ -111,12 +111,7 @@ unsafe fn store<T: Copy>(to: *mut u8, first: usize, count: usize, chunk: [T; CHU
 }
 
 #[inline(always)]
-unsafe fn map1<A: Copy + Default, R: Copy + Default>(
-    to: *mut u8,
-    [a, ..]: [Operand; 3],
-    n: usize,
-    f: impl Fn(A) -> R,
-) {
+unsafe fn map1<A: Copy + Default, R: Copy + Default>(to: *mut u8, [a, ..]: [Operand; 3], n: usize, f: impl Fn(A) -> R) {
     let mut first = 0;
     while first < n {
         let count = (n - first).min(CHUNK);

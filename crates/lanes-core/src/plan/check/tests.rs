@@ -35,7 +35,7 @@ fn plan() -> Plan {
     plan.storage(Storage::State { state: 0, bytes: 16 });
     plan.storage(Storage::Scratch { bytes: 16 });
     plan.storage(Storage::Scratch { bytes: 16 });
-    plan.kernel(Arc::default());
+    plan.kernel(Arc::new(kernel()));
     plan.commands = vec![
         Command::Gather { state: STATE, row: WHOLE, to: (A, WHOLE) },
         Command::Contract(contraction()),
@@ -95,14 +95,34 @@ fn contracted(change: impl FnOnce(&mut Contraction), said: &str) {
     );
 }
 
+/// Takes a number and three buffers, and stores to the last.
+fn kernel() -> loom_compiler::CpuImage {
+    let text = r#"
+kernel.def export("add") @add(%seats: index) {
+  %one = index.constant 1 : index
+  kernel.launch.config workgroups(%seats, %one, %one) workgroup_size(%one, %one, %one) : index
+} launch(%seats: index, %x: buffer, %y: buffer, %z: buffer) {
+  %zero = index.constant 0 : offset
+  %xv = buffer.view %x[%zero] : buffer -> view<[%seats]xf32>
+  %zv = buffer.view %z[%zero] : buffer -> view<[%seats]xf32>
+  %item = kernel.workitem.dispatch.id<x> : index
+  %a = view.load %xv[%item] : view<[%seats]xf32> -> f32
+  view.store %a, %zv[%item] : f32, view<[%seats]xf32>
+  kernel.return
+}
+"#;
+    loom_compiler::compile_cpu("add.loom", text, "add", &BTreeMap::new()).unwrap()
+}
+
+/// `add` on three buffers: the first uses, then the output, which is what lets it store.
 fn dispatch(uses: &[(StorageId, Region, Access)]) -> Command {
     let buffer = |&(storage, region, access)| Argument::Buffer { storage, uses: vec![(region, access)] };
-    Command::Dispatch {
-        label: "add".into(),
-        kernel: KernelId(0),
-        workload: vec![],
-        arguments: uses.iter().map(buffer).collect(),
-    }
+    let unused = Argument::Buffer { storage: INPUT, uses: vec![] };
+    let mut arguments: Vec<_> = uses.iter().map(buffer).collect();
+    arguments.resize(2, unused);
+    arguments.insert(0, Argument::Scalar(Scalar::Seats));
+    arguments.push(buffer(&(OUT, WHOLE, Access::Write)));
+    Command::Dispatch { label: "add".into(), kernel: KernelId(0), workload: vec![Scalar::Seats], arguments }
 }
 
 #[test]
@@ -259,18 +279,46 @@ fn operands_of_one_command_stay_out_of_each_others_way() {
     refused(|plan| plan.commands.push(dispatch(&across)), "another of its operands");
     // One argument may work in place.
     plan.commands.pop();
+    let mut in_place = dispatch(&[]);
+    let Command::Dispatch { arguments, .. } = &mut in_place else { unreachable!() };
     let uses = vec![(half, Access::Read), (half, Access::Write)];
-    plan.commands.push(Command::Dispatch {
-        label: "in place".into(),
-        kernel: KernelId(0),
-        workload: vec![],
-        arguments: vec![Argument::Buffer { storage: B, uses }],
-    });
+    arguments[3] = Argument::Buffer { storage: B, uses };
+    plan.commands.push(in_place);
     plan.check(&signature()).unwrap();
-    let Some(Command::Dispatch { kernel, .. }) = plan.commands.last_mut() else { unreachable!() };
-    *kernel = KernelId(1);
-    let error = plan.check(&signature()).unwrap_err();
-    assert_eq!(error.to_string(), "command 4 (in place) names kernel 1, and there are 1");
+}
+
+#[test]
+fn launch_arguments_are_those_of_the_kernel() {
+    let dispatched = |change: &dyn Fn(&mut Vec<Scalar>, &mut Vec<Argument>), said: &str| {
+        refused(
+            |plan| {
+                let mut command = dispatch(&[(A, WHOLE, Access::Read)]);
+                let Command::Dispatch { workload, arguments, .. } = &mut command else { unreachable!() };
+                change(workload, arguments);
+                plan.commands.push(command);
+            },
+            said,
+        );
+    };
+    let seats = || Argument::Scalar(Scalar::Seats);
+    dispatched(&|workload, _| workload.clear(), "kernel add: 0 workload arguments, and it has 1");
+    dispatched(&|_, arguments| drop(arguments.pop()), "kernel add: 3 arguments, and it has 4");
+    dispatched(&|_, arguments| arguments[2] = seats(), "a scalar for argument y, which is a buffer");
+    dispatched(&|_, arguments| arguments[0] = arguments[1].clone(), "a buffer for argument seats, which is index");
+    // Whatever is declared, the kernel stores to its last argument.
+    for (storage, access) in [(CONSTANT, Access::Read), (A, Access::Read)] {
+        let read = Argument::Buffer { storage, uses: vec![(WHOLE, access)] };
+        dispatched(&|_, arguments| arguments[3] = read.clone(), "it stores to argument z, which is only read");
+    }
+    let unused = Argument::Buffer { storage: SHARED, uses: vec![] };
+    dispatched(&|_, arguments| arguments[3] = unused.clone(), "it stores to argument z");
+    let state = Argument::Buffer { storage: STATE, uses: vec![] };
+    dispatched(&|_, arguments| arguments[2] = state.clone(), "binds storage 4, a state");
+    let unknown = |plan: &mut Plan| {
+        plan.kernels.clear();
+        plan.commands.push(dispatch(&[]));
+    };
+    refused(unknown, "command 4 (add) names kernel 0, and there are 0");
 }
 
 proptest! {
