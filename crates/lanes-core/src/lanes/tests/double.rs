@@ -16,7 +16,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// An input at or above this is an order to the model.
 pub const ORDERS: u64 = u64::MAX - 8;
@@ -234,7 +234,7 @@ pub fn wait<F: Future + Unpin>(mut future: F) -> F::Output {
         if let Poll::Ready(output) = poll(&mut future) {
             return output;
         }
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_micros(20));
     }
 }
 

@@ -16,7 +16,8 @@ fn by_hand(lanes: u32, max_seats: u32) -> ByHand {
 }
 
 fn lingering(lanes: u32, max_seats: u32) -> ByHand {
-    let linger = Some(Duration::from_millis(5));
+    // Time is what the test says it is: no test takes this long.
+    let linger = Some(Duration::from_secs(50));
     ByHand::new(Asked { lanes: Some(lanes), max_seats: Some(max_seats), linger, ..Asked::default() }, false)
 }
 
@@ -119,7 +120,7 @@ fn linger_runs_from_the_oldest_seat_and_ends_when_the_turn_is_full() {
     let calls: Vec<_> = streams[..2].iter().map(|stream| stream.call(&x(&1))).collect();
     let Step::Lingering(due) = hand.step() else { panic!("nothing to wait for?") };
     let left = due.saturating_duration_since(Instant::now());
-    assert!(left <= Duration::from_millis(5), "the oldest seat has waited already, {left:?} are left");
+    assert!(left <= Duration::from_secs(50), "the oldest seat has waited already, {left:?} are left");
     // A later call, even of a seated stream, does not move the end.
     let again = streams[0].call(&x(&2));
     assert_eq!(hand.step_at(due - Duration::from_nanos(1)), Step::Lingering(due));
