@@ -143,10 +143,9 @@ impl LanedModel for Double {
         let mut seen = self.control.seen();
         seen.turns.push(xs.clone());
         self.control.0.1.notify_all();
-        while seen.is_held {
-            seen = self.control.0.1.wait(seen).unwrap();
-        }
-        drop(seen);
+        // A test that fails while it holds us must not hang as well.
+        let patience = Duration::from_secs(20);
+        drop(self.control.0.1.wait_timeout_while(seen, patience, |seen| seen.is_held).unwrap());
         let initial = self.capacity.initial_row();
         let mut written: Vec<_> = seats.iter().map(|seat| seat.write).collect();
         written.sort();
