@@ -14,7 +14,9 @@ use serde_json::{Map, Value, json};
 pub fn run(args: &InspectArgs) -> CliResult {
     // With its inputs fed, the model is bound, and everything is known.
     let options = if args.model.input.is_empty() {
-        load::import_options(&args.model)?
+        let mut options = load::import_options(&args.model)?;
+        load::ignore_absent_fixes(&args.model, &mut options)?;
+        options
     } else {
         load::bound_options(&args.model)?.0
     };

@@ -59,6 +59,25 @@ pub fn import_options(args: &ModelArgs) -> CliResult<ImportOptions> {
     Ok(options)
 }
 
+/// Drops what `--fix` binds and the model does not have, with a warning: one command line serves several exports of a
+/// model, of which some have had the input folded away already. A misspelt name leaves its input unfed, which is an error.
+pub fn ignore_absent_fixes(args: &ModelArgs, options: &mut ImportOptions) -> CliResult {
+    if options.fix.is_empty() {
+        return Ok(());
+    }
+    let plain = ImportOptions::default();
+    let seen = lanes::onnx::inspect(&args.path, &plain).map_err(|why| model_error(&args.path, &why))?;
+    options.fix.retain(|name, _| {
+        let known = seen.inputs.iter().any(|input| input.name == *name);
+        if !known {
+            let names: Vec<_> = seen.inputs.iter().map(|input| format!("`{}`", input.name)).collect();
+            eprintln!("lanes: --fix {name} is ignored: the model has no such input; it has {}", names.join(", "));
+        }
+        known
+    });
+    Ok(())
+}
+
 fn split<'a>(text: &'a str, option: &str, form: &str) -> CliResult<(&'a str, &'a str)> {
     text.split_once('=').ok_or_else(|| CliError::usage(format!("{option} {text}: found no `=`; {form} is accepted")))
 }
@@ -117,6 +136,7 @@ pub fn load(args: &ModelArgs) -> CliResult<Loaded> {
 /// The options of import with every input that a call brings bound to the shape that feeds it, and what feeds it.
 pub fn bound_options(args: &ModelArgs) -> CliResult<(ImportOptions, BTreeMap<String, Source>)> {
     let mut options = import_options(args)?;
+    ignore_absent_fixes(args, &mut options)?;
     let seen: Inspection = lanes::onnx::inspect(&args.path, &options).map_err(|why| model_error(&args.path, &why))?;
     let fed: Vec<_> = seen.inputs.iter().filter(|input| matches!(input.role, Role::Stream | Role::Shared)).collect();
     let names: Vec<&str> = fed.iter().map(|input| input.name.as_str()).collect();

@@ -276,7 +276,7 @@ mod tests {
     fn floats(source: &Source, stream: usize, turn: usize) -> Vec<f32> {
         let mut bytes = vec![0; source.bytes()];
         source.fill(stream, turn, &mut bytes);
-        bytemuck::pod_collect_to_vec(&bytes)
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
     }
 
     #[test]

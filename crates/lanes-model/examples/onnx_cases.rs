@@ -126,7 +126,7 @@ fn run(
             let (a, e) = (f64::from(*a), f64::from(*e));
             let difference = if a == e || (a.is_nan() && e.is_nan()) { 0.0 } else { (a - e).abs() / e.abs().max(1.0) };
             worst = if difference.is_nan() { f64::INFINITY } else { worst.max(difference) };
-            if !(difference <= tolerance) {
+            if difference.is_nan() || difference > tolerance {
                 return Err(Verdict::Wrong(format!("output {at}: {a} where {e} is expected")));
             }
         }

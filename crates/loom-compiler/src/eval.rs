@@ -339,7 +339,7 @@ pub fn compare_float(predicate: FloatPredicate, ty: ScalarType, a: u64, b: u64) 
         FloatPredicate::Oge => a >= b,
         FloatPredicate::Olt => a < b,
         FloatPredicate::Ole => a <= b,
-        FloatPredicate::One => a != b,
+        FloatPredicate::One => !unordered && a != b,
         FloatPredicate::Ord => !unordered,
         FloatPredicate::Ueq => unordered || a == b,
         FloatPredicate::Ugt => unordered || a > b,

@@ -177,3 +177,50 @@ impl Kernel {
 
 /// The most work-items a workgroup may have.
 pub const MAX_WORKGROUP_ITEMS: u32 = 1024;
+
+/// For reading while debugging; not Loom text, and not stable.
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [x, y, z] = self.workgroup_size;
+        write!(f, "kernel {:?} workgroup_size({x}, {y}, {z})", self.name)?;
+        self.body.write_block(f, Body::ENTRY, 1)?;
+        writeln!(f)
+    }
+}
+
+impl Body {
+    fn write_values(&self, f: &mut fmt::Formatter<'_>, values: &[ValueId]) -> fmt::Result {
+        for (at, value) in values.iter().enumerate() {
+            let comma = if at > 0 { ", " } else { "" };
+            write!(f, "{comma}{value}: {}", self.ty(*value))?;
+        }
+        Ok(())
+    }
+
+    /// ` ^0(%1: i32) {`, the ops, `}`.
+    fn write_block(&self, f: &mut fmt::Formatter<'_>, id: BlockId, depth: usize) -> fmt::Result {
+        let block = self.block(id);
+        write!(f, " {id}(")?;
+        self.write_values(f, &block.arguments)?;
+        writeln!(f, ") {{")?;
+        for op in &block.ops {
+            write!(f, "{:1$}", "", 2 * depth)?;
+            if !op.results.is_empty() {
+                self.write_values(f, &op.results)?;
+                write!(f, " = ")?;
+            }
+            write!(f, "{:?}", op.kind)?;
+            for operand in &op.operands {
+                match self.constant(*operand) {
+                    Some(bits) => write!(f, " {operand}={bits:#x}")?,
+                    None => write!(f, " {operand}")?,
+                }
+            }
+            for inner in &op.blocks {
+                self.write_block(f, *inner, depth + 1)?;
+            }
+            writeln!(f)?;
+        }
+        write!(f, "{:1$}}}", "", 2 * (depth - 1))
+    }
+}

@@ -7,7 +7,7 @@
 //!   looks at every kernel and function, with config values unknown.
 //! - Not here: the grammar and meaning of ops (`build`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::build::{Builder, Mode};
 use crate::diag::Diagnostics;
@@ -147,6 +147,7 @@ impl Module {
 
     fn collect_symbols(&mut self, diagnostics: &mut Diagnostics) {
         let mut symbols: HashMap<String, usize> = HashMap::with_capacity(self.ops.len());
+        let mut exports = HashSet::new();
         for (at, op) in self.ops.iter().enumerate() {
             let name = self.op_name(op);
             let span = self.tokens[op.name as usize].span;
@@ -158,6 +159,13 @@ impl Module {
                 let message = format!("`{name}` is no top-level op; legal families: {}", FAMILIES.join(", "));
                 diagnostics.push(&self.source, span, message);
                 continue;
+            }
+            if name == "kernel.def"
+                && let Some(export) = self.export(op)
+                && !exports.insert(export.clone())
+            {
+                let message = format!("two kernels are exported as `{}`", export.escape_debug());
+                diagnostics.push(&self.source, span, message);
             }
             let Some((symbol, symbol_span)) = self.symbol_of(op) else {
                 continue;

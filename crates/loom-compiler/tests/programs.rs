@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::programs::{AXPBY, CELL, GEMV, MATMUL, SOFTMAX};
+use common::programs::{ALL, AXPBY, CELL, GEMV, MATMUL, SOFTMAX};
 use common::{Bound, kernel, run};
 
 #[test]
@@ -120,4 +120,28 @@ fn bf16_gemv_masks_its_tail() {
     run(&kernel, &[rows as u64], &mut bound).unwrap();
     let dot = |row: &[i32]| row.iter().zip(&x).map(|(w, x)| w * x).sum::<i32>() as f32;
     assert_eq!(bound[4].to_f32s(), w.chunks(k).map(dot).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_program_verifies_without_config() {
+    for (source, name) in ALL {
+        let module = loom_compiler::Module::parse("all.loom", source).unwrap();
+        module.verify().unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+        assert_eq!(module.kernels(), [name]);
+    }
+}
+
+#[test]
+fn a_kernel_can_be_read() {
+    let kernel = kernel(
+        &common::single(
+            "%b: buffer",
+            "%v = buffer.view %b[%base] : buffer -> view<2xi32>\n%x = view.load %v[1] : view<2xi32> -> i32\n%y = scalar.addi %x, %x : i32\nview.store %y, %v[0] : i32, view<2xi32>",
+        ),
+        "k",
+        &[],
+    );
+    let text = kernel.to_string();
+    assert!(text.starts_with("kernel \"k\" workgroup_size(1, 1, 1) ^0(%0: buffer) {\n"), "{text}");
+    assert!(text.contains(": i32 = Binary(AddI) %"), "{text}");
 }

@@ -346,6 +346,20 @@ fn kernels() {
         "other subgroups",
     );
     text(&launch(good, "").replace("@k(", "shiny @k("), &[], "shiny", "no modifier of a kernel");
+    let twice = launch(good, "").replace("@k(", "export(\"e\") @k(");
+    text(&format!("{twice}{}", twice.replace("@k(", "@l(")), &[], "kernel.def", "two kernels are exported as `e`");
+    text(
+        &launch(good, "%v: index").replace(") {\nkernel.return", ") where [lt(%v, 8)] more {\nkernel.return"),
+        &[],
+        "more",
+        "expected the kernel's body",
+    );
+    text(
+        &launch(good, "%v: index").replace(") {\nkernel.return", ") where [lt(%w, 8)] {\nkernel.return"),
+        &[],
+        "%w",
+        "not defined here",
+    );
 }
 
 #[test]

@@ -16,6 +16,8 @@ impl Builder<'_> {
             "ArgMax" | "ArgMin" => one(self.arg_extreme(op == "ArgMax", call)?),
             "InstanceNormalization" => one(self.instance_norm(call)?),
             "Tile" => one(self.tile(call)?),
+            "MaxPool" | "AveragePool" => one(self.pool(op == "MaxPool", call)?),
+            "ConvTranspose" => one(self.conv_transpose(call)?),
             "Sign" => {
                 let x = call.operand(0)?;
                 self.expect_float(x)?;

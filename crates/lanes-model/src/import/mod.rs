@@ -24,6 +24,7 @@ mod options;
 mod order;
 mod shaping;
 mod states;
+mod windows;
 
 pub use bind::Role;
 pub use builder::Unsupported;

@@ -12,13 +12,16 @@ use crate::onnx::proto::{GraphProto, NodeProto};
 use lanes_core::DType;
 
 /// Every operator that is supported.
-const OPERATORS: &str = "Abs Add And ArgMax ArgMin BatchNormalization Cast CastLike Ceil Clip Concat Constant \
-    ConstantOfShape Conv Cos CumSum DequantizeLinear Div Dropout DynamicQuantizeLinear Elu Equal Erf Exp Expand Flatten \
-    Floor GRU Gather Gelu Gemm GlobalAveragePool Greater GreaterOrEqual HardSigmoid HardSwish Identity If \
-    InstanceNormalization LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul MatMulInteger Max Mean \
-    Min Mish Mul Neg Not Or PRelu Pad Pow QuantizeLinear RNN Range Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean \
-    ReduceMin ReduceSum ReduceSumSquare Relu Reshape Round Selu Shape Sigmoid Sign Sin Size Slice Softmax Softplus \
-    Softsign Split Sqrt Squeeze Sub Sum Swish Tanh Tile Transpose Unsqueeze Where Xor";
+const OPERATORS: &str = "Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast CastLike Ceil Clip Concat \
+    Constant ConstantOfShape Conv ConvTranspose Cos CumSum DequantizeLinear Div Dropout \
+    DynamicQuantizeLinear Elu Equal Erf Exp Expand Flatten Floor GRU Gather Gelu Gemm \
+    GlobalAveragePool Greater GreaterOrEqual HardSigmoid HardSwish Identity If \
+    InstanceNormalization LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax \
+    MatMul MatMulInteger Max MaxPool Mean Min Mish Mul Neg Not Or PRelu Pad Pow \
+    QuantizeLinear RNN Range Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin \
+    ReduceSum ReduceSumSquare Relu Reshape Round Selu Shape Sigmoid Sign Sin Size Slice \
+    Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Swish Tanh Tile Transpose Unsqueeze \
+    Where Xor";
 
 /// One node, being translated.
 pub(super) struct Call<'n> {
@@ -114,7 +117,11 @@ impl Builder<'_> {
         match fault {
             Fault::Unsupported(why) => {
                 self.note_unsupported(why.clone());
-                ModelError::Unsupported { node, op, why }
+                // That it mixes lanes is the stronger reason: no support would help.
+                match self.mixes.clone().filter(|mixes| mixes.node == node) {
+                    Some(mixes) => ModelError::MixesLanes(mixes),
+                    None => ModelError::Unsupported { node, op, why },
+                }
             }
             Fault::Malformed(why) => {
                 self.note_unsupported(why.clone());

@@ -121,8 +121,8 @@ impl Builder<'_> {
         }
         let [start, limit, delta] = bounds;
         let count = ((limit - start) / delta).ceil().max(0.0);
-        // A delta of 0 or NaN gives a count that no comparison holds for.
-        if !(count <= RANGE_MAX) {
+        // A delta of 0 gives no number, or an infinite one.
+        if count.is_nan() || count > RANGE_MAX {
             return Err(Fault::Malformed(format!("a range from {start} to {limit} by {delta}")));
         }
         let values: Vec<f64> = (0..count as usize).map(|at| start + at as f64 * delta).collect();
@@ -421,7 +421,7 @@ impl Builder<'_> {
         }
         let count: usize = from.iter().product();
         let given = crate::tensor::elements(&shape);
-        if let (Some(at), Some(given)) = (rest, given.filter(|&given| given > 0 && count % given == 0)) {
+        if let (Some(at), Some(given)) = (rest, given.filter(|&given| given > 0 && count.is_multiple_of(given))) {
             shape[at] = count / given;
         }
         if crate::tensor::elements(&shape) != Some(count) {

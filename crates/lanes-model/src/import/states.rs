@@ -72,6 +72,11 @@ fn calls_itself_a_state(name: &str) -> bool {
 
 /// Whether `output` is what `input` is called on the next turn.
 fn names_match(input: &str, output: &str) -> bool {
+    // `past…` becomes `present…`, wherever it stands in the name.
+    let lower = input.to_ascii_lowercase();
+    if lower.contains("past") && lower.replacen("past", "present", 1) == output.to_ascii_lowercase() {
+        return true;
+    }
     let (inputs, outputs) = (stems(input, &INPUT_MARKS), stems(output, &OUTPUT_MARKS));
     inputs.iter().any(|(stem, input_sure)| {
         outputs.iter().any(|(other, output_sure)| {
@@ -202,6 +207,8 @@ mod tests {
             ("x", "next_x"),
             ("past_key_values.0.key", "present.0.key"),
             ("past_key_0", "present_key_0"),
+            ("past", "present"),
+            ("layer0_past", "layer0_present"),
             ("cache_0", "next_cache_0"),
             ("cached_len_0", "new_cached_len_0"),
             ("conv_cache", "conv_cache_out"),

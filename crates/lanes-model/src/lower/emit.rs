@@ -102,6 +102,18 @@ struct Home {
     view: View,
 }
 
+impl Home {
+    /// Whether every element lies where `other` has it. The stride of an axis of extent 1 places nothing.
+    fn is(&self, other: &Self) -> bool {
+        let (a, b) = (&self.view, &other.view);
+        let steps = a.shape.iter().zip(a.strides.iter().zip(&b.strides));
+        self.storage == other.storage
+            && a.offset == b.offset
+            && a.shape == b.shape
+            && steps.into_iter().all(|(&extent, (a, b))| extent == 1 || a == b)
+    }
+}
+
 struct Emitter {
     mid: Mid,
     nodes: Rc<[MidNode]>,
@@ -674,7 +686,7 @@ impl Emitter {
     /// Makes sure that a piece lies at `place`.
     fn fill_piece(&mut self, piece: MidId, place: &Home) -> Result<(), LowerError> {
         let home = self.home(piece)?;
-        if home.storage == place.storage && home.view == place.view {
+        if home.is(place) {
             return Ok(());
         }
         self.copy(piece, &home, place)
@@ -725,7 +737,7 @@ impl Emitter {
     fn finish_output(&mut self, id: MidId, storage: StorageId) -> Result<(), LowerError> {
         let home = self.home(id)?;
         let place = Home { storage, view: View::row_major(self.mid.shape(id)) };
-        if home.storage == storage && home.view.offset == 0 {
+        if home.is(&place) {
             return Ok(());
         }
         self.copy(id, &home, &place)

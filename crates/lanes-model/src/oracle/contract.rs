@@ -105,31 +105,37 @@ pub(super) fn conv(
     let (volume, out_volume) = (size.iter().product::<usize>(), out_size.iter().product::<usize>());
     let taps: usize = kernel.iter().product();
     let (x_values, weights) = (floats(x), floats(weights));
-    let bias = bias.map(floats);
-    let mut out = Vec::with_capacity(batch * filters * out_volume);
+    let mut out = vec![0.0; batch * filters * out_volume];
     // Where output position `o` reads along one axis for tap `t`; `None` in the border.
     let reads = |axis: usize, o: usize, t: usize| {
         (o * strides[axis] + t * dilations[axis]).checked_sub(pads[axis]).filter(|&at| at < size[axis])
     };
-    for n in 0..batch {
-        for filter in 0..filters {
-            let first_channel = filter / group_filters * group_channels;
-            for at in 0..out_volume {
-                let o = [at / (out_size[1] * out_size[2]), at / out_size[2] % out_size[1], at % out_size[2]];
-                let mut sum = 0.0;
-                for channel in 0..group_channels {
-                    let plane = (n * channels + first_channel + channel) * volume;
-                    let row = (filter * group_channels + channel) * taps;
-                    for tap in 0..taps {
-                        let t = [tap / (kernel[1] * kernel[2]), tap / kernel[2] % kernel[1], tap % kernel[2]];
-                        let place = (reads(0, o[0], t[0]), reads(1, o[1], t[1]), reads(2, o[2], t[2]));
-                        if let (Some(i), Some(j), Some(k)) = place {
-                            sum += x_values[plane + (i * size[1] + j) * size[2] + k] * weights[row + tap];
-                        }
+    // Each element of the result still sums over channels and taps in order; positions are innermost for speed only.
+    for (plane_at, out) in out.chunks_mut(out_volume.max(1)).enumerate() {
+        let (n, filter) = (plane_at / filters, plane_at % filters);
+        let first_channel = filter / group_filters * group_channels;
+        for (channel, tap) in (0..group_channels).flat_map(|channel| (0..taps).map(move |tap| (channel, tap))) {
+            let plane = &x_values[(n * channels + first_channel + channel) * volume..][..volume];
+            let weight = weights[(filter * group_channels + channel) * taps + tap];
+            let t = [tap / (kernel[1] * kernel[2]), tap / kernel[2] % kernel[1], tap % kernel[2]];
+            for (line, out) in out.chunks_mut(out_size[2].max(1)).enumerate() {
+                let (o0, o1) = (line / out_size[1], line % out_size[1]);
+                let (Some(i), Some(j)) = (reads(0, o0, t[0]), reads(1, o1, t[1])) else {
+                    continue;
+                };
+                let row = &plane[(i * size[1] + j) * size[2]..][..size[2]];
+                for (o2, sum) in out.iter_mut().enumerate() {
+                    if let Some(k) = reads(2, o2, t[2]) {
+                        *sum += row[k] * weight;
                     }
                 }
-                out.push(sum + bias.as_ref().map_or(0.0, |bias| bias[filter]));
             }
+        }
+    }
+    if let Some(bias) = bias {
+        let bias = floats(bias);
+        for (plane_at, out) in out.chunks_mut(out_volume.max(1)).enumerate() {
+            out.iter_mut().for_each(|sum| *sum += bias[plane_at % filters]);
         }
     }
     Numbers::Float(out).write(x.dtype(), shape)

@@ -100,12 +100,11 @@ impl Weights<'_> {
             }
             Cell::Lstm { input_forget } => {
                 let (mut next_h, mut next_c) = (Vec::with_capacity(hidden), Vec::with_capacity(hidden));
-                for j in 0..hidden {
-                    let i = self.gate(0, plain(0, j) + self.p[j] * c[j]);
-                    let f =
-                        if input_forget { 1.0 - i } else { self.gate(0, plain(2, j) + self.p[2 * hidden + j] * c[j]) };
+                for (j, &c) in c.iter().enumerate() {
+                    let i = self.gate(0, plain(0, j) + self.p[j] * c);
+                    let f = if input_forget { 1.0 - i } else { self.gate(0, plain(2, j) + self.p[2 * hidden + j] * c) };
                     let candidate = self.gate(1, plain(3, j));
-                    let cell = f * c[j] + i * candidate;
+                    let cell = f * c + i * candidate;
                     let o = self.gate(0, plain(1, j) + self.p[hidden + j] * cell);
                     next_h.push(o * activate(self.functions[2], cell));
                     next_c.push(cell);

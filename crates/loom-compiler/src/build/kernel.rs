@@ -45,6 +45,8 @@ impl<'m> Builder<'m> {
                 "func.def" => {
                     let span = module.tokens[op.name as usize].span;
                     self.place = Place::Device;
+                    self.built = 0;
+                    self.workgroup_size = None;
                     let built = self.isolated(|builder| builder.function_body(op, span, None));
                     if let Err(refusal) = built {
                         self.report(refusal);
@@ -70,6 +72,7 @@ impl<'m> Builder<'m> {
     fn kernel_def(&mut self, op: &'m syntax::Op) -> Built<Kernel> {
         let mut reader = self.reader(op);
         self.span = reader.span();
+        self.built = 0;
         self.workgroup_size = None;
         self.workgroup_bytes = 0;
         self.private_bytes = 0;
@@ -120,6 +123,9 @@ impl<'m> Builder<'m> {
         }
         let mut clause = where_at;
         self.where_clause(&mut clause)?;
+        if clause.peek() != Some(Kind::BraceOpen) {
+            return clause.expected("the kernel's body `{ .. }`");
+        }
         let ended = self.block_ops(body, Terminator::KernelReturn);
         self.names.leave(mark);
         ended?;

@@ -285,13 +285,14 @@ impl<'m> Builder<'m> {
             Layout::Dense => self.dense_strides(&view.dims)?,
             Layout::Strided(strides) => strides,
         };
-        let mut bytes = u128::from(view.element.bytes());
+        let mut steps = 1u128;
         for (dim, stride) in view.dims.iter().zip(&view.strides) {
             if let (Some(extent), Some(stride)) = (dim.constant(), stride.constant()) {
                 let last = u128::from(extent.saturating_sub(1));
-                bytes += last * u128::from(stride) * u128::from(view.element.bytes());
+                steps = steps.saturating_add(last.saturating_mul(u128::from(stride)));
             }
         }
+        let bytes = steps.saturating_mul(u128::from(view.element.bytes()));
         if bytes > i64::MAX as u128 {
             return refuse(self.span, "the view has more than 2^63 bytes");
         }

@@ -1,0 +1,595 @@
+//! Random kernels: the tile executor against the scalar interpreter, bit for bit (a NaN equals any NaN).
+//!
+//! Every kernel is free of races: items store to their own elements only, and read each other's data only through
+//! collectives and what a barrier separates.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use backend_cpu::isa::Isa;
+use backend_cpu::tile::{TileScratch, run_slices};
+use loom_compiler::interp::{self, Argument, Limits};
+use loom_compiler::{Module, tile};
+
+/// A deterministic source of choices.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.below(from.len())]
+    }
+}
+
+const UNARY: [&str; 30] = [
+    "negf",
+    "absf",
+    "signf",
+    "ceilf",
+    "floorf",
+    "truncf",
+    "roundf",
+    "roundevenf",
+    "expf",
+    "exp2f",
+    "logf",
+    "log1pf",
+    "sqrtf",
+    "rsqrtf",
+    "cbrtf",
+    "sinf",
+    "cosf",
+    "atanf",
+    "sinhf",
+    "tanhf",
+    "asinhf",
+    "erff",
+    "erfcf",
+    "logisticf",
+    "siluf",
+    "softplusf",
+    "geluf<erf>",
+    "geluf<tanh>",
+    "expm1f",
+    "log2f",
+];
+const BINARY: [&str; 11] =
+    ["addf", "subf", "mulf", "divf", "minnumf", "maxnumf", "minimumf", "maximumf", "copysignf", "powf", "remf"];
+const INTEGER: [&str; 22] = [
+    "addi",
+    "subi",
+    "muli",
+    "divsi",
+    "remsi",
+    "divui",
+    "remui",
+    "ceildivsi",
+    "floordivsi",
+    "minsi",
+    "maxsi",
+    "minui",
+    "maxui",
+    "andi",
+    "ori",
+    "xori",
+    "shli",
+    "shrsi",
+    "shrui",
+    "rotli",
+    "rotri",
+    "ceildivui",
+];
+const FLOAT_PREDICATES: [&str; 14] =
+    ["oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "ult", "ule", "une", "uno"];
+const INT_PREDICATES: [&str; 10] = ["eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge"];
+const COMBINE: [&str; 4] = ["addf", "maximumf", "minnumf", "mulf"];
+
+/// Elements of each input.
+const LEN: usize = 1024;
+
+struct Case {
+    text: String,
+    grid: [usize; 3],
+    size: [usize; 3],
+    n: usize,
+}
+
+/// Names in scope, by type.
+#[derive(Clone, Default)]
+struct Scope {
+    floats: Vec<String>,
+    ints: Vec<String>,
+    indices: Vec<String>,
+    bools: Vec<String>,
+}
+
+struct Writer<'a> {
+    dice: &'a mut Dice,
+    text: String,
+    names: usize,
+    /// Collectives are legal here: all items of a workgroup are.
+    together: bool,
+}
+
+impl Writer<'_> {
+    fn value(&mut self, op: &str) -> String {
+        self.names += 1;
+        let name = format!("%v{}", self.names);
+        let _ = writeln!(self.text, "  {name} = {op}");
+        name
+    }
+
+    fn line(&mut self, line: &str) {
+        let _ = writeln!(self.text, "  {line}");
+    }
+
+    fn ops(&mut self, scope: &mut Scope, count: usize, depth: usize) {
+        for _ in 0..count {
+            self.op(scope, depth);
+        }
+    }
+
+    /// An index in `0..LEN`.
+    fn place(&mut self, scope: &Scope) -> String {
+        let index = self.dice.pick(&scope.indices).clone();
+        self.value(&format!("index.rem {index}, %len : index"))
+    }
+
+    fn op(&mut self, scope: &mut Scope, depth: usize) {
+        let float = |w: &mut Self, scope: &Scope| w.dice.pick(&scope.floats).clone();
+        let int = |w: &mut Self, scope: &Scope| w.dice.pick(&scope.ints).clone();
+        let index = |w: &mut Self, scope: &Scope| w.dice.pick(&scope.indices).clone();
+        let choices = if depth == 0 { 22 } else { 17 };
+        match self.dice.below(choices) {
+            0 | 1 => {
+                let (op, a) = (*self.dice.pick(&UNARY), float(self, scope));
+                let v = self.value(&format!("scalar.{op} {a} : f32"));
+                scope.floats.push(v);
+            }
+            2..=4 => {
+                let (op, a, b) = (*self.dice.pick(&BINARY), float(self, scope), float(self, scope));
+                let v = self.value(&format!("scalar.{op} {a}, {b} : f32"));
+                scope.floats.push(v);
+            }
+            5 => {
+                let (a, b, c) = (float(self, scope), float(self, scope), float(self, scope));
+                let v = self.value(&format!("scalar.fmaf {a}, {b}, {c} : f32"));
+                scope.floats.push(v);
+            }
+            6 => {
+                let (op, a, b) = (*self.dice.pick(&INTEGER), int(self, scope), int(self, scope));
+                let v = self.value(&format!("scalar.{op} {a}, {b} : i32"));
+                scope.ints.push(v);
+            }
+            7 => {
+                let (p, a, b) = (*self.dice.pick(&FLOAT_PREDICATES), float(self, scope), float(self, scope));
+                let v = self.value(&format!("scalar.cmpf {p}, {a}, {b} : f32"));
+                scope.bools.push(v);
+            }
+            8 => {
+                let (p, a, b) = (*self.dice.pick(&INT_PREDICATES), index(self, scope), index(self, scope));
+                let v = self.value(&format!("index.cmp {p}, {a}, {b} : index"));
+                scope.bools.push(v);
+            }
+            9 => {
+                let (op, a, b) = (
+                    *self.dice.pick(&["andi", "ori", "xori"]),
+                    self.dice.pick(&scope.bools).clone(),
+                    self.dice.pick(&scope.bools).clone(),
+                );
+                let v = self.value(&format!("scalar.{op} {a}, {b} : i1"));
+                scope.bools.push(v);
+            }
+            10 => {
+                let (c, a, b) = (self.dice.pick(&scope.bools).clone(), float(self, scope), float(self, scope));
+                let v = self.value(&format!("scf.select {c}, {a}, {b} : f32"));
+                scope.floats.push(v);
+            }
+            11 => {
+                let a = index(self, scope);
+                let v = match self.dice.below(6) {
+                    0 => {
+                        let b = index(self, scope);
+                        self.value(&format!("index.add {a}, {b} : index"))
+                    }
+                    1 => {
+                        let k = self.dice.pick(&["%k3", "%k40", "%len", "%n"]).to_string();
+                        self.value(&format!("index.mul {a}, {k} : index"))
+                    }
+                    2 => {
+                        let k = self.dice.pick(&["%k3", "%k40", "%n"]).to_string();
+                        self.value(&format!("index.div {a}, {k} : index"))
+                    }
+                    3 => {
+                        let k = self.dice.pick(&["%k3", "%k40", "%n"]).to_string();
+                        self.value(&format!("index.rem {a}, {k} : index"))
+                    }
+                    4 => {
+                        let b = index(self, scope);
+                        self.value(&format!("index.min {a}, {b} : index"))
+                    }
+                    _ => {
+                        let b = index(self, scope);
+                        self.value(&format!("index.madd {a}, %k3, {b} : index"))
+                    }
+                };
+                scope.indices.push(v);
+            }
+            12 => {
+                let place = self.place(scope);
+                let v = self.value(&format!("view.load %in0[{place}] : view<1024xf32> -> f32"));
+                scope.floats.push(v);
+            }
+            13 => {
+                // Often neighbours: affine, or the same for all.
+                let (row, column) = (
+                    self.dice.pick(&["%wy", "%k3", "%wz"]).to_string(),
+                    self.dice.pick(&["%column", "%k3", "%wy"]).to_string(),
+                );
+                let v = self.value(&format!("view.load %in1[{row}, {column}] : view<16x2048xf32> -> f32"));
+                scope.floats.push(v);
+            }
+            14 => {
+                let place = self.place(scope);
+                let v = self.value(&format!("view.load %inI[{place}] : view<1024xi32> -> i32"));
+                scope.ints.push(v);
+            }
+            15 => {
+                let v = match self.dice.below(4) {
+                    0 => {
+                        let a = int(self, scope);
+                        let v = self.value(&format!("scalar.sitofp {a} : i32 to f32"));
+                        scope.floats.push(v.clone());
+                        return;
+                    }
+                    1 => {
+                        let a = float(self, scope);
+                        self.value(&format!("scalar.fptosi {a} : f32 to i32"))
+                    }
+                    2 => {
+                        let a = index(self, scope);
+                        self.value(&format!("index.cast {a} : index to i32"))
+                    }
+                    _ => {
+                        let a = float(self, scope);
+                        self.value(&format!("scalar.bitcast {a} : f32 to i32"))
+                    }
+                };
+                scope.ints.push(v);
+            }
+            16 => {
+                let a = float(self, scope);
+                let narrow = *self.dice.pick(&["f16", "bf16"]);
+                let v = self.value(&format!("scalar.fptrunc {a} : f32 to {narrow}"));
+                let op = *self.dice.pick(&["addf", "mulf"]);
+                let v = self.value(&format!("scalar.{op} {v}, {v} : {narrow}"));
+                let v = self.value(&format!("scalar.extf {v} : {narrow} to f32"));
+                scope.floats.push(v);
+            }
+            17 | 18 => self.branch(scope),
+            19 => self.counted(scope),
+            20 if self.together => self.meet(scope),
+            20 => self.vector(scope),
+            _ => self.strided(scope),
+        }
+    }
+
+    fn branch(&mut self, scope: &mut Scope) {
+        let condition = self.dice.pick(&scope.bools).clone();
+        self.names += 1;
+        let (r, s) = (format!("%r{}", self.names), format!("%s{}", self.names));
+        self.line(&format!("{r}, {s} = scf.if {condition} -> (f32, i32) {{"));
+        let together = std::mem::replace(&mut self.together, false);
+        for arm in 0..2 {
+            let mut inner = scope.clone();
+            let count = self.dice.below(5);
+            self.ops(&mut inner, count, 1);
+            let (a, b) = (self.dice.pick(&inner.floats).clone(), self.dice.pick(&inner.ints).clone());
+            self.line(&format!("scf.yield {a}, {b} : f32, i32"));
+            self.line(if arm == 0 { "} else {" } else { "}" });
+        }
+        self.together = together;
+        scope.floats.push(r);
+        scope.ints.push(s);
+    }
+
+    fn counted(&mut self, scope: &mut Scope) {
+        self.names += 1;
+        let id = self.names;
+        let high = self.dice.pick(&["%k3", "%seven"]).to_string();
+        // Sometimes the bound differs between items.
+        let varying = self.dice.below(3) == 0;
+        let high = if varying {
+            let i = self.dice.pick(&scope.indices).clone();
+            self.value(&format!("index.rem {i}, %seven : index"))
+        } else {
+            high
+        };
+        let (a, b) = (self.dice.pick(&scope.floats).clone(), self.dice.pick(&scope.floats).clone());
+        self.line(&format!("%ra{id}, %rb{id} = scf.for %i{id} = [%zero to {high} step %unit](%ca{id} = {a} : f32, %cb{id} = {b} : f32) -> (f32, f32) {{"));
+        let mut inner = scope.clone();
+        inner.floats.extend([format!("%ca{id}"), format!("%cb{id}")]);
+        inner.indices.push(format!("%i{id}"));
+        let together = self.together;
+        self.together &= !varying;
+        let count = 1 + self.dice.below(4);
+        self.ops(&mut inner, count, 1);
+        self.together = together;
+        let last: Vec<String> = inner.floats[scope.floats.len()..].to_vec();
+        let (x, y) = (self.dice.pick(&last).clone(), self.dice.pick(&last).clone());
+        self.line(&format!("scf.yield {x}, {y} : f32, f32"));
+        self.line("}");
+        scope.floats.extend([format!("%ra{id}"), format!("%rb{id}")]);
+    }
+
+    /// A loop that starts at the item: each item takes its own share of a row.
+    fn strided(&mut self, scope: &mut Scope) {
+        self.names += 1;
+        let id = self.names;
+        let a = self.dice.pick(&scope.floats).clone();
+        let high = *self.dice.pick(&["%n", "%k40", "%len"]);
+        let step = *self.dice.pick(&["%k40", "%items"]);
+        self.line(&format!(
+            "%ra{id} = scf.for %i{id} = [%local to {high} step {step}](%ca{id} = {a} : f32) -> (f32) {{"
+        ));
+        self.line(&format!("%l{id} = view.load %in1[%k3, %i{id}] : view<16x2048xf32> -> f32"));
+        let op = *self.dice.pick(&["addf", "maximumf"]);
+        self.line(&format!("%m{id} = scalar.{op} %ca{id}, %l{id} : f32"));
+        self.line(&format!("scf.yield %m{id} : f32"));
+        self.line("}");
+        scope.floats.push(format!("%ra{id}"));
+    }
+
+    fn vector(&mut self, scope: &mut Scope) {
+        let a = self.dice.pick(&scope.floats).clone();
+        let v = self.value("vector.load %in1[%k3, %column] : view<16x2048xf32> -> vector<4xf32>");
+        let s = self.value(&format!("vector.splat {a} : vector<4xf32>"));
+        let m = self.value(&format!("vector.mulf {v}, {s} : vector<4xf32>"));
+        let r = self.value(&format!("vector.shuffle<[3, 1, 0, 2]> {m} : vector<4xf32>"));
+        let sum = self.value(&format!("vector.reduce<addf> {r}, {a} : vector<4xf32>, f32"));
+        let e = self.value(&format!("vector.extract {v}[2] : vector<4xf32> -> f32"));
+        scope.floats.extend([sum, e]);
+    }
+
+    fn meet(&mut self, scope: &mut Scope) {
+        let a = self.dice.pick(&scope.floats).clone();
+        let combine = *self.dice.pick(&COMBINE);
+        match self.dice.below(4) {
+            0 => {
+                let v = self.value(&format!("kernel.workgroup.reduce<{combine}> {a} : f32"));
+                scope.floats.push(v);
+            }
+            1 => {
+                let v = self.value(&format!("kernel.subgroup.reduce<{combine}> {a} : f32"));
+                scope.floats.push(v);
+            }
+            2 => {
+                let d = *self.dice.pick(&[1, 4, 16]);
+                let mode = *self.dice.pick(&["xor", "up", "down"]);
+                let (d, w) =
+                    (self.value(&format!("scalar.constant {d} : i32")), self.value("scalar.constant 32 : i32"));
+                self.names += 1;
+                let id = self.names;
+                self.line(&format!("%sh{id}, %ok{id} = kernel.subgroup.shuffle<{mode}> {a}, {d}, {w} : f32, i32, i32"));
+                // Out of range the value is unspecified.
+                let v = self.value(&format!("scf.select %ok{id}, %sh{id}, {a} : f32"));
+                scope.floats.push(v);
+                scope.bools.push(format!("%ok{id}"));
+            }
+            _ => {
+                self.line(&format!("view.store {a}, %sharedv[%flat] : f32, view<1024xf32>"));
+                self.line("kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
+                let other = self.value("index.sub %last, %flat : index");
+                let v = self.value(&format!("view.load %sharedv[{other}] : view<1024xf32> -> f32"));
+                self.line("kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
+                scope.floats.push(v);
+            }
+        }
+    }
+}
+
+fn generate(seed: u64) -> Case {
+    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let together = dice.below(3) == 0;
+    let named = together || dice.below(3) == 0;
+    let size =
+        *dice.pick(&[[64, 1, 1], [32, 1, 1], [100, 1, 1], [256, 1, 1], [8, 1, 1], [16, 4, 1], [300, 1, 1], [4, 3, 5]]);
+    let grid = [1 + dice.below(if size[0] > 64 { 3 } else { 6 }), 1 + dice.below(3), 1 + dice.below(2)];
+    let items = size[0] * size[1] * size[2];
+    let total = grid[0] * size[0];
+    let n = 1 + dice.below(total);
+    let mut text = format!(
+        "kernel.def export(\"k\") @k() {{\n  %gx = index.constant {} : index\n  %gy = index.constant {} : index\n  %gz = index.constant {} : index\n  %sx = index.constant {} : index\n  %sy = index.constant {} : index\n  %sz = index.constant {} : index\n  kernel.launch.config workgroups(%gx, %gy, %gz) workgroup_size(%sx, %sy, %sz) : index\n}} launch(%n: index, %s: f32, %b0: buffer, %b1: buffer, %bi: buffer, %o0: buffer, %o1: buffer) {{\n",
+        grid[0], grid[1], grid[2], size[0], size[1], size[2]
+    );
+    let all = grid[0] * grid[1] * grid[2] * items;
+    let mut w = Writer { dice: &mut dice, text: String::new(), names: 0, together };
+    w.line("%base = index.constant 0 : offset");
+    w.line("%zero = index.constant 0 : index");
+    w.line("%unit = index.constant 1 : index");
+    w.line("%k3 = index.constant 3 : index");
+    w.line("%seven = index.constant 7 : index");
+    w.line("%k40 = index.constant 40 : index");
+    w.line("%len = index.constant 1024 : index");
+    w.line(&format!("%items = index.constant {items} : index"));
+    w.line(&format!("%last = index.constant {} : index", items - 1));
+    w.line("%in0 = buffer.view %b0[%base] : buffer -> view<1024xf32>");
+    w.line("%in1 = buffer.view %b1[%base] : buffer -> view<16x2048xf32>");
+    w.line("%inI = buffer.view %bi[%base] : buffer -> view<1024xi32>");
+    w.line(&format!("%outF = buffer.view %o0[%base] : buffer -> view<{all}xf32>"));
+    w.line(&format!("%outI = buffer.view %o1[%base] : buffer -> view<{all}xi32>"));
+    w.line("%gid = kernel.workitem.dispatch.id<x> : index");
+    w.line("%gidy = kernel.workitem.dispatch.id<y> : index");
+    w.line("%gidz = kernel.workitem.dispatch.id<z> : index");
+    w.line("%wy = kernel.workgroup.id<y> : index");
+    w.line("%wz = kernel.workgroup.id<z> : index");
+    // Within a row of the second input, and one vector further.
+    w.line(&format!("%row = index.constant {total} : index"));
+    w.line(&format!("%rows = index.constant {} : index", grid[1] * size[1]));
+    w.line("%at0 = index.madd %gidz, %rows, %gidy : index");
+    w.line("%at = index.madd %at0, %row, %gid : index");
+    w.line("%column = index.add %gid, %k3 : index");
+    let mut scope = Scope {
+        floats: vec!["%s".into()],
+        ints: Vec::new(),
+        indices: vec!["%gid".into(), "%gid".into(), "%n".into(), "%k3".into(), "%wy".into(), "%gidy".into()],
+        bools: Vec::new(),
+    };
+    if named {
+        w.line("%local = kernel.workitem.id<x> : index");
+        w.line("%localy = kernel.workitem.id<y> : index");
+        w.line("%localz = kernel.workitem.id<z> : index");
+        w.line("%group = kernel.workgroup.id<x> : index");
+        w.line(&format!("%sy = index.constant {} : index", size[1]));
+        w.line(&format!("%sx = index.constant {} : index", size[0]));
+        w.line("%plane = index.madd %localz, %sy, %localy : index");
+        w.line("%flat = index.madd %plane, %sx, %local : index");
+        scope.indices.extend(["%local", "%group", "%flat", "%localy"].map(String::from));
+        if together {
+            w.line("%lane = kernel.subgroup.lane.id : index");
+            w.line("%sub = kernel.subgroup.id : index");
+            scope.indices.extend(["%lane", "%sub"].map(String::from));
+        }
+    } else {
+        w.line("%local = index.add %gid, %zero : index");
+    }
+    if together {
+        w.line("%bytes = index.constant 4096 : offset");
+        w.line("%shared = buffer.alloca<workgroup> align(16) %bytes : buffer");
+        w.line("%sharedv = buffer.view %shared[%base] : buffer -> view<1024xf32>");
+    }
+    let guard = !together && w.dice.below(3) > 0;
+    if guard {
+        let p = *w.dice.pick(&["ult", "slt", "ule", "ugt", "ne", "sge"]);
+        w.line(&format!("%live = index.cmp {p}, %gid, %n : index"));
+        w.line("scf.if %live {");
+    }
+    w.line("%f0 = view.load %in0[%k3] : view<1024xf32> -> f32");
+    w.line("%f1 = view.load %in1[%wy, %column] : view<16x2048xf32> -> f32");
+    w.line("%p1 = index.rem %gid, %len : index");
+    w.line("%i0 = view.load %inI[%p1] : view<1024xi32> -> i32");
+    w.line("%c0 = index.cmp slt, %gid, %k40 : index");
+    scope.floats.extend(["%f0", "%f1", "%f1"].map(String::from));
+    scope.ints.push("%i0".into());
+    scope.bools.push("%c0".into());
+    let count = 3 + w.dice.below(25);
+    w.ops(&mut scope, count, 0);
+    let (f, i) = (scope.floats[scope.floats.len() - 1].clone(), scope.ints[scope.ints.len() - 1].clone());
+    let g = w.dice.pick(&scope.floats).clone();
+    w.line(&format!("%sumF = scalar.addf {f}, {g} : f32"));
+    w.line(&format!("view.store %sumF, %outF[%at] : f32, view<{all}xf32>"));
+    w.line(&format!("view.store {i}, %outI[%at] : i32, view<{all}xi32>"));
+    if guard {
+        w.line("}");
+    }
+    w.line("kernel.return");
+    text.push_str(&w.text);
+    text.push_str("}\n");
+    Case { text, grid, size, n }
+}
+
+/// A float's bits, all NaNs as one.
+fn canonical(bytes: &[u8]) -> Vec<u32> {
+    bytes
+        .chunks_exact(4)
+        .map(|b| {
+            let bits = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+            if f32::from_bits(bits).is_nan() { 0x7fc0_0000 } else { bits }
+        })
+        .collect()
+}
+
+fn compare(seed: u64, scratch: &mut [TileScratch]) {
+    let case = generate(seed);
+    let module = Module::parse("random", &case.text).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
+    let kernel = module.specialise("k", &BTreeMap::new()).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
+    let image = tile::compile(&kernel).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
+    let geometry = image.launch.geometry(&[]).unwrap();
+    assert_eq!(geometry.workgroups, case.grid.map(|g| g as u32));
+    let all = case.grid.iter().product::<usize>() * case.size.iter().product::<usize>();
+    let mut dice = Dice(seed | 1);
+    let mut floats = |n: usize| -> Vec<u8> {
+        (0..n)
+            .flat_map(|_| {
+                let value = match dice.below(40) {
+                    0 => f32::NAN,
+                    1 => f32::INFINITY,
+                    2 => -0.0,
+                    3 => 1e-40,
+                    4 => -1e30,
+                    _ => (dice.next() % 20001) as f32 / 2000.0 - 5.0,
+                };
+                value.to_le_bytes()
+            })
+            .collect()
+    };
+    let (in0, in1) = (floats(LEN), floats(16 * 2048));
+    let ints: Vec<u8> = (0..LEN).flat_map(|_| (dice.next() as i32 % 100).to_le_bytes()).collect();
+    let fresh = || [in0.clone(), in1.clone(), ints.clone(), vec![0x11u8; 4 * all], vec![0x22u8; 4 * all]];
+    let scalars = [case.n as u64, u64::from(0.7f32.to_bits())];
+
+    let mut expected = fresh();
+    {
+        let mut arguments = vec![Argument::Scalar(scalars[0]), Argument::Scalar(scalars[1])];
+        arguments.extend(expected.iter_mut().map(|b| Argument::Buffer(b)));
+        interp::run(&kernel, geometry, &mut arguments, Limits::default())
+            .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
+    }
+    for scratch in scratch {
+        let mut found = fresh();
+        let mut slices: Vec<&mut [u8]> = found.iter_mut().map(Vec::as_mut_slice).collect();
+        run_slices(&image, &geometry, &mut slices, &scalars, scratch)
+            .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let (found, expected) = (canonical(found), canonical(expected));
+            if let Some(i) = (0..found.len()).find(|&i| found[i] != expected[i]) {
+                panic!(
+                    "seed {seed}, buffer {at}, element {i}: {:e} ({:#x}) instead of {:e} ({:#x}), n = {}\n{}",
+                    f32::from_bits(found[i]),
+                    found[i],
+                    f32::from_bits(expected[i]),
+                    expected[i],
+                    case.n,
+                    case.text
+                );
+            }
+        }
+    }
+}
+
+/// Cases: `TILE_CASES` to run more of them.
+#[test]
+fn random_kernels_give_the_interpreters_bits() {
+    let cases = std::env::var("TILE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(1500);
+    let mut scratch: Vec<TileScratch> =
+        Isa::ALL.into_iter().filter(|isa| isa.available()).map(TileScratch::new).collect();
+    for seed in 0..cases {
+        compare(seed, &mut scratch);
+    }
+}
+
+#[test]
+#[ignore = "prints one case"]
+fn print_one() {
+    let seed: u64 = std::env::var("TILE_SEED").unwrap().parse().unwrap();
+    let case = generate(seed);
+    let kernel = Module::parse("random", &case.text).unwrap().specialise("k", &BTreeMap::new()).unwrap();
+    let image = tile::compile(&kernel).unwrap();
+    println!("{:#?}", image.program());
+    for isa in Isa::ALL {
+        if isa.available() {
+            println!("{isa:?}");
+            println!("{:?}", std::panic::catch_unwind(|| compare(seed, &mut [TileScratch::new(isa)])).is_ok());
+        }
+    }
+}

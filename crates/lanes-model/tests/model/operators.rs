@@ -1,0 +1,219 @@
+//! Operators whose form differs between opsets, and recurrences against a plain model. (ONNX's own node cases run
+//! through `examples/onnx_cases.rs`, which needs its test data.)
+
+use crate::{close, import, turn};
+use lanes_core::DType::F32;
+use lanes_model::Tensor;
+use lanes_model::onnx::build::{ModelBuilder, Value};
+
+fn ints(values: &[i64]) -> Tensor {
+    Tensor::from_vec(vec![values.len()], values.to_vec())
+}
+
+/// One lane of `[batch, 4]` through a model of `nodes`.
+#[track_caller]
+fn check(opset: i64, x: [f32; 4], nodes: impl Fn(ModelBuilder) -> ModelBuilder, wanted: &[f64]) {
+    let model = nodes(ModelBuilder::new(opset).input("x", F32, &["batch", "4"])).output("y", F32, &["?", "?"]);
+    let model = import(model.encode()).unwrap();
+    close(&turn(&model, &[vec![x.to_vec()]])[0][0], wanted);
+}
+
+#[test]
+fn forms_of_earlier_opsets_mean_the_same() {
+    let x = [-2.0, 0.5, 3.0, 8.0];
+    let clipped = [-1.0, 0.5, 3.0, 4.0];
+    check(7, x, |m| m.node("Clip", &["x"], &["y"], &[("min", (-1f32).into()), ("max", 4f32.into())]), &clipped);
+    let bounds = |m: ModelBuilder| m.tensor("low", &Tensor::scalar(-1f32)).tensor("high", &Tensor::scalar(4f32));
+    check(11, x, |m| bounds(m).node("Clip", &["x", "low", "high"], &["y"], &[]), &clipped);
+    check(13, x, |m| bounds(m).node("Clip", &["x", "", "high"], &["y"], &[]), &[-2.0, 0.5, 3.0, 4.0]);
+
+    let padded = [3.0, 0.5, -2.0, 0.5, 3.0, 8.0, 3.0];
+    let reflect = || ("mode", Value::from("reflect"));
+    check(7, x, |m| m.node("Pad", &["x"], &["y"], &[("pads", [0, 2, 0, 1].into()), reflect()]), &padded);
+    check(11, x, |m| m.tensor("p", &ints(&[0, 2, 0, 1])).node("Pad", &["x", "p"], &["y"], &[reflect()]), &padded);
+    let by_axis = |m: ModelBuilder| m.tensor("p", &ints(&[2, 1])).tensor("axes", &ints(&[-1]));
+    check(18, x, |m| by_axis(m).node("Pad", &["x", "p", "", "axes"], &["y"], &[reflect()]), &padded);
+    check(
+        7,
+        x,
+        |m| m.node("Pad", &["x"], &["y"], &[("pads", [0, 1, 0, -2].into()), ("value", 9f32.into())]),
+        &[9.0, -2.0, 0.5],
+    );
+    let edge = |m: ModelBuilder| {
+        m.tensor("p", &ints(&[0, 1, 0, 2])).node("Pad", &["x", "p"], &["y"], &[("mode", "edge".into())])
+    };
+    check(13, x, edge, &[-2.0, -2.0, 0.5, 3.0, 8.0, 8.0, 8.0]);
+
+    let part = [0.5, 3.0];
+    check(
+        9,
+        x,
+        |m| m.node("Slice", &["x"], &["y"], &[("starts", [1].into()), ("ends", [-1].into()), ("axes", [1].into())]),
+        &part,
+    );
+    let given = |m: ModelBuilder| m.tensor("from", &ints(&[1])).tensor("to", &ints(&[-1])).tensor("axes", &ints(&[1]));
+    check(10, x, |m| given(m).node("Slice", &["x", "from", "to", "axes"], &["y"], &[]), &part);
+
+    let second = [3.0, 8.0];
+    check(11, x, |m| m.node("Split", &["x"], &["a", "y"], &[("axis", 1.into()), ("split", [2, 2].into())]), &second);
+    check(
+        13,
+        x,
+        |m| m.tensor("s", &ints(&[1, 3])).node("Split", &["x", "s"], &["y", "b"], &[("axis", 1.into())]),
+        &[-2.0],
+    );
+    check(
+        18,
+        x,
+        |m| m.node("Split", &["x"], &["a", "b", "y"], &[("axis", 1.into()), ("num_outputs", 3.into())]),
+        &[0.0; 0],
+    );
+
+    let total = [9.5];
+    check(11, x, |m| m.node("ReduceSum", &["x"], &["y"], &[("axes", [1].into())]), &total);
+    check(13, x, |m| m.tensor("axes", &ints(&[1])).node("ReduceSum", &["x", "axes"], &["y"], &[]), &total);
+    check(18, x, |m| m.node("ReduceSum", &["x"], &["y"], &[("noop_with_empty_axes", 1.into())]), &x.map(f64::from));
+
+    let there = |m: ModelBuilder| m.node("Unsqueeze", &["x"], &["u"], &[("axes", [0, 3].into())]);
+    check(11, x, |m| there(m).node("Squeeze", &["u"], &["y"], &[("axes", [3, 0].into())]), &x.map(f64::from));
+}
+
+/// `auto_pad` keeps `ceil(size / stride)` places; groups keep channels apart.
+#[test]
+fn convolutions_pad_and_group() {
+    let line = |attributes: &[(&str, Value)], wanted: &[f64]| {
+        let model = ModelBuilder::new(13)
+            .input("x", F32, &["batch", "2", "5"])
+            .tensor("w", &Tensor::from_vec(vec![2, 1, 2], vec![1f32, 10.0, 1.0, -1.0]))
+            .tensor("b", &Tensor::from_vec(vec![2], vec![0f32, 0.5]))
+            .node("Conv", &["x", "w", "b"], &["y"], &[attributes, &[("group", 2.into())]].concat())
+            .output("y", F32, &["batch", "2", "?"]);
+        let model = import(model.encode()).unwrap();
+        let x: Vec<f32> = (1..=10).map(|x| x as f32).collect();
+        close(&turn(&model, &[vec![x]])[0][0], wanted);
+    };
+    // Channel 0 is 1..=5 with weights 1, 10; channel 1 is 6..=10 with weights 1, -1 and bias 0.5.
+    line(&[], &[21.0, 32.0, 43.0, 54.0, -0.5, -0.5, -0.5, -0.5]);
+    line(&[("auto_pad", "SAME_UPPER".into())], &[21.0, 32.0, 43.0, 54.0, 5.0, -0.5, -0.5, -0.5, -0.5, 10.5]);
+    line(&[("auto_pad", "SAME_LOWER".into())], &[10.0, 21.0, 32.0, 43.0, 54.0, -5.5, -0.5, -0.5, -0.5, -0.5]);
+    line(&[("auto_pad", "SAME_UPPER".into()), ("strides", [2].into())], &[21.0, 43.0, 5.0, -0.5, -0.5, 10.5]);
+    line(&[("pads", [1, 0].into()), ("dilations", [2].into())], &[20.0, 31.0, 42.0, 53.0, -6.5, -1.5, -1.5, -1.5]);
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// Cells of one hidden unit and one input, so that the formulas of the operators can be written out.
+#[test]
+fn recurrences_follow_their_formulas() {
+    let steps = [0.5f32, -1.0, 2.0];
+    let run = |op: &str, gates: &[f32], more: &[(&str, Value)], inputs: &[&str], output: &str| {
+        let count = gates.len();
+        let w: Vec<f32> = gates.to_vec();
+        let r: Vec<f32> = gates.iter().map(|gate| 0.5 - gate).collect();
+        let b: Vec<f32> = (0..2 * count).map(|at| at as f32 / 8.0).collect();
+        let model = ModelBuilder::new(14)
+            .input("x", F32, &["3", "batch", "1"])
+            .tensor("w", &Tensor::from_vec(vec![1, count, 1], w))
+            .tensor("r", &Tensor::from_vec(vec![1, count, 1], r))
+            .tensor("b", &Tensor::from_vec(vec![1, 2 * count], b))
+            .tensor("p", &Tensor::from_vec(vec![1, 3], vec![0.3f32, -0.2, 0.1]))
+            .tensor("h0", &Tensor::from_vec(vec![1, 1, 1], vec![0.25f32]))
+            .tensor("c0", &Tensor::from_vec(vec![1, 1, 1], vec![-0.5f32]))
+            .tensor("lengths", &Tensor::from_vec(vec![1], vec![2i32]))
+            .node(op, inputs, &["y", "y_h"], more)
+            .output(output, F32, &["?", "?", "?", "?"]);
+        let model = import(model.encode()).unwrap();
+        turn(&model, &[vec![steps.to_vec()]])[0][0].clone()
+    };
+    let x: Vec<f64> = steps.iter().map(|&x| x.into()).collect();
+
+    // LSTM with peepholes; gates i, o, f, c.
+    let w = [0.7, -0.3, 0.2, 0.9];
+    let (mut h, mut c, mut y) = (0.25, -0.5, Vec::new());
+    let w64 = w.map(|w: f32| f64::from(w));
+    let gate = |at: usize, x: f64, h: f64| w64[at] * x + (0.5 - w64[at]) * h + at as f64 / 8.0 + (at + 4) as f64 / 8.0;
+    for &x in &x {
+        let i = sigmoid(gate(0, x, h) + f64::from(0.3f32) * c);
+        let f = sigmoid(gate(2, x, h) + f64::from(0.1f32) * c);
+        let next = f * c + i * gate(3, x, h).tanh();
+        let o = sigmoid(gate(1, x, h) - f64::from(0.2f32) * next);
+        (h, c) = (o * next.tanh(), next);
+        y.push(h);
+    }
+    close(&run("LSTM", &w, &[], &["x", "w", "r", "b", "", "h0", "c0", "p"], "y"), &y);
+
+    // GRU, both forms; gates z, r, h.
+    let w = [0.7, -0.3, 0.9];
+    let w64 = w.map(|w: f32| f64::from(w));
+    for linear in [false, true] {
+        let (mut h, mut y) = (0.25, Vec::new());
+        let part = |at: usize, x: f64| w64[at] * x + at as f64 / 8.0;
+        let back = |at: usize, h: f64| (0.5 - w64[at]) * h + (at + 3) as f64 / 8.0;
+        for &x in &x {
+            let z = sigmoid(part(0, x) + back(0, h));
+            let r = sigmoid(part(1, x) + back(1, h));
+            let candidate = if linear { part(2, x) + r * back(2, h) } else { part(2, x) + back(2, r * h) };
+            h = (1.0 - z) * candidate.tanh() + z * h;
+            y.push(h);
+        }
+        let form = [("linear_before_reset", Value::from(i64::from(linear)))];
+        close(&run("GRU", &w, &form, &["x", "w", "r", "b", "", "h0"], "y"), &y);
+    }
+
+    // RNN from its last step to its first, of which it has two; clipped; another function.
+    let more = [
+        ("direction", "reverse".into()),
+        ("activations", Value::Texts(vec!["ScaledTanh"])),
+        ("activation_alpha", Value::Floats(vec![2.0])),
+        ("activation_beta", Value::Floats(vec![0.5])),
+        ("clip", 0.25f32.into()),
+    ];
+    let (mut h, mut y) = (0.25, [0.0; 3]);
+    for at in [1, 0] {
+        let sum: f64 = f64::from(0.7f32) * x[at] + (0.5 - f64::from(0.7f32)) * h + 1.0 / 8.0;
+        h = 2.0 * (0.5 * sum.clamp(-0.25, 0.25)).tanh();
+        y[at] = h;
+    }
+    close(&run("RNN", &[0.7], &more, &["x", "w", "r", "b", "lengths", "h0"], "y"), &y);
+    close(&run("RNN", &[0.7], &more, &["x", "w", "r", "b", "lengths", "h0"], "y_h"), &[h]);
+}
+
+/// Batch first gives what steps first gives, in its own order of axes.
+#[test]
+fn layout_only_names_axes() {
+    let model = |layout: i64| {
+        let dims: [&str; 3] = if layout == 1 { ["batch", "3", "2"] } else { ["3", "batch", "2"] };
+        let weights = |count: usize| (0..count).map(|at| ((at * 7) % 5) as f32 / 4.0 - 0.5).collect::<Vec<_>>();
+        let model = ModelBuilder::new(14)
+            .input("x", F32, &dims)
+            .tensor("w", &Tensor::from_vec(vec![2, 6, 2], weights(24)))
+            .tensor("r", &Tensor::from_vec(vec![2, 6, 2], weights(24)))
+            .node(
+                "GRU",
+                &["x", "w", "r"],
+                &["y", "h"],
+                &[("layout", layout.into()), ("direction", "bidirectional".into())],
+            )
+            .output("y", F32, &["?", "?", "?", "?"])
+            .output("h", F32, &["?", "?", "?"]);
+        import(model.encode()).unwrap()
+    };
+    let x = [vec![vec![0.5f32, -1.0, 2.0, 0.25, -0.75, 1.5]]];
+    let (steps_first, batch_first) = (model(0), model(1));
+    assert_eq!(turn(&steps_first, &x), turn(&batch_first, &x));
+    assert_eq!((steps_first.lane_axes["y"], batch_first.lane_axes["y"]), (2, 0));
+    assert_eq!((steps_first.lane_axes["h"], batch_first.lane_axes["h"]), (1, 0));
+}
+
+/// Sums are f64: three f32 that cancel leave the small one.
+#[test]
+fn sums_are_rounded_once() {
+    check(
+        13,
+        [1e8, 1.0, -1e8, 0.0],
+        |m| m.node("ReduceSum", &["x", "a"], &["y"], &[]).tensor("a", &ints(&[1])),
+        &[1.0],
+    );
+}
