@@ -34,7 +34,9 @@ fn tile(image: &CpuImage, workload: &[u64], buffers: &mut [&mut [f32]], scalars:
     let geometry = image.launch.geometry(workload).unwrap_or_else(|e| panic!("{e}"));
     let mut args: Vec<Arg> = scalars.iter().map(|&bits| Arg::Scalar(bits)).collect();
     args.extend(
-        buffers.iter_mut().map(|b| Arg::Buffer { ptr: b.as_mut_ptr().cast(), len: std::mem::size_of_val::<[f32]>(b) }),
+        buffers
+            .iter_mut()
+            .map(|b| Arg::Buffer { ptr: b.as_mut_ptr().cast(), len: std::mem::size_of_val(b.as_slice()) }),
     );
     let mut scratch = TileScratch::default();
     best(|| {

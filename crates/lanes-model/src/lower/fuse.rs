@@ -118,7 +118,7 @@ fn products(mid: &mut Mid, kept: &[MidId]) {
 fn activations(mid: &mut Mid, kept: &[MidId]) {
     let (uses, producers) = (mid.uses(), mid.producers());
     let mut gone = vec![false; mid.nodes.len()];
-    for at in 0..mid.nodes.len() {
+    for (at, done) in gone.iter_mut().enumerate() {
         let node = &mid.nodes[at];
         let MidOp::Map(expr) = &node.op else { continue };
         let ([input], [out]) = (&node.inputs[..], &node.outputs[..]) else { continue };
@@ -133,7 +133,7 @@ fn activations(mid: &mut Mid, kept: &[MidId]) {
         {
             *activation = found;
             mid.nodes[maker].outputs = vec![out];
-            gone[at] = true;
+            *done = true;
         }
     }
     let mut at = 0;
