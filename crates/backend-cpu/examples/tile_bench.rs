@@ -40,7 +40,7 @@ fn tile(image: &CpuImage, workload: &[u64], buffers: &mut [&mut [f32]], scalars:
     let mut args: Vec<Arg> = scalars.iter().map(|&bits| Arg::Scalar(bits)).collect();
     args.extend(buffers.iter_mut().map(|b| Arg::Buffer {
         ptr: b.as_mut_ptr().cast(),
-        len: std::mem::size_of_val::<[f32]>(b),
+        len: b.len() * size_of::<f32>(),
     }));
     let mut scratch = TileScratch::default();
     best(|| {
