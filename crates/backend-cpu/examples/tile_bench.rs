@@ -13,9 +13,7 @@ use loom_compiler::{Module, math};
 fn image(text: &str) -> CpuImage {
     let module = Module::parse("bench", text).unwrap_or_else(|e| panic!("{e}"));
     let name = module.kernels().remove(0);
-    let kernel = module
-        .specialise(&name, &BTreeMap::new())
-        .unwrap_or_else(|e| panic!("{e}"));
+    let kernel = module.specialise(&name, &BTreeMap::new()).unwrap_or_else(|e| panic!("{e}"));
     compile(&kernel).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -33,28 +31,18 @@ fn best(mut f: impl FnMut()) -> f64 {
 }
 
 fn tile(image: &CpuImage, workload: &[u64], buffers: &mut [&mut [f32]], scalars: &[u64]) -> f64 {
-    let geometry = image
-        .launch
-        .geometry(workload)
-        .unwrap_or_else(|e| panic!("{e}"));
+    let geometry = image.launch.geometry(workload).unwrap_or_else(|e| panic!("{e}"));
     let mut args: Vec<Arg> = scalars.iter().map(|&bits| Arg::Scalar(bits)).collect();
-    args.extend(buffers.iter_mut().map(|b| Arg::Buffer {
-        ptr: b.as_mut_ptr().cast(),
-        len: b.len() * size_of::<f32>(),
-    }));
+    args.extend(buffers.iter_mut().map(|b| Arg::Buffer { ptr: b.as_mut_ptr().cast(), len: std::mem::size_of_val(*b) }));
     let mut scratch = TileScratch::default();
     best(|| {
         // SAFETY: the buffers are borrowed mutably by `args`' maker and outlive this.
-        unsafe { run(image, &geometry, black_box(&args), &mut scratch) }
-            .unwrap_or_else(|e| panic!("{e}"));
+        unsafe { run(image, &geometry, black_box(&args), &mut scratch) }.unwrap_or_else(|e| panic!("{e}"));
     })
 }
 
 fn report(name: &str, hand: f64, tile: f64) {
-    println!(
-        "{name:28} hand {hand:8.0} ns, tile {tile:8.0} ns: {:.2}x",
-        tile / hand
-    );
+    println!("{name:28} hand {hand:8.0} ns, tile {tile:8.0} ns: {:.2}x", tile / hand);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -134,21 +122,14 @@ kernel.def export("k") @k(%n: index) {
 "#;
 
 fn head(wg: usize, rows: usize) -> String {
-    HEAD.replace("WG", &wg.to_string())
-        .replace("WL", &(wg - 1).to_string())
-        .replace("ROWS", &rows.to_string())
+    HEAD.replace("WG", &wg.to_string()).replace("WL", &(wg - 1).to_string()).replace("ROWS", &rows.to_string())
 }
 
 #[cfg(target_arch = "x86_64")]
 fn main() {
-    assert!(
-        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
-        "made for AVX2"
-    );
+    assert!(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"), "made for AVX2");
     let mut y = vec![0.25f32; 65536];
-    let mut x: Vec<f32> = (0..65536)
-        .map(|i| ((i * 7919) % 1000) as f32 * 0.004 - 2.0)
-        .collect();
+    let mut x: Vec<f32> = (0..65536).map(|i| ((i * 7919) % 1000) as f32 * 0.004 - 2.0).collect();
     let mut out = vec![0.0f32; 65536];
 
     let text = head(256, 1)
@@ -172,16 +153,7 @@ fn main() {
         // SAFETY: the features were detected.
         let hand = best(|| unsafe { saxpy(black_box(1e-6), &x[..n], black_box(&mut y[..n])) });
         let scalars = [n as u64, u64::from(1e-6f32.to_bits())];
-        report(
-            &format!("saxpy {n}"),
-            hand,
-            tile(
-                &saxpy_image,
-                &[n as u64],
-                &mut [&mut x[..n], &mut y[..n]],
-                &scalars,
-            ),
-        );
+        report(&format!("saxpy {n}"), hand, tile(&saxpy_image, &[n as u64], &mut [&mut x[..n], &mut y[..n]], &scalars));
     }
 
     for (rows, inner) in [(1, 2048usize), (32, 64), (8, 256)] {
@@ -212,12 +184,7 @@ fn main() {
         // SAFETY: the features were detected.
         let hand = best(|| unsafe { gate(&x[..n], &y[..n], black_box(&mut out[..n])) });
         let (x, y, out) = (&mut x[..n], &mut y[..n], &mut out[..n]);
-        let took = tile(
-            &image(&text),
-            &[inner as u64],
-            &mut [x, y, out],
-            &[n as u64],
-        );
+        let took = tile(&image(&text), &[inner as u64], &mut [x, y, out], &[n as u64]);
         report(&format!("gate {rows} x {inner}"), hand, took);
     }
 
@@ -247,12 +214,7 @@ fn main() {
   kernel.return
 }
 "#;
-    let took = tile(
-        &image(&groups),
-        &[n as u64],
-        &mut [&mut x[..n], &mut out[..n]],
-        &[n as u64],
-    );
+    let took = tile(&image(&groups), &[n as u64], &mut [&mut x[..n], &mut out[..n]], &[n as u64]);
     report("layernorm 32 x 64, groups", hand, took);
     let items = head(32, 1)
         + r#"} launch(%n: index, %x: buffer, %o: buffer) {
@@ -298,12 +260,7 @@ fn main() {
   kernel.return
 }
 "#;
-    let took = tile(
-        &image(&items),
-        &[32],
-        &mut [&mut x[..n], &mut out[..n]],
-        &[n as u64],
-    );
+    let took = tile(&image(&items), &[32], &mut [&mut x[..n], &mut out[..n]], &[n as u64]);
     report("layernorm 32 x 64, items", hand, took);
 
     let (rows, columns) = (32usize, 128usize);
@@ -326,12 +283,7 @@ fn main() {
   kernel.return
 }
 "#;
-    let took = tile(
-        &image(&groups),
-        &[n as u64],
-        &mut [&mut x[..n], &mut out[..n]],
-        &[n as u64],
-    );
+    let took = tile(&image(&groups), &[n as u64], &mut [&mut x[..n], &mut out[..n]], &[n as u64]);
     report("softmax 32 x 128, groups", hand, took);
 }
 
