@@ -249,6 +249,21 @@ struct Line {
     g: i64,
 }
 
+/// Active items of a tile whose elements are evenly spaced: `count` of them from item `first` (counted from the
+/// range's start), element `i` at `at + i·step` bytes.
+struct Stretch<T> {
+    first: usize,
+    at: *mut T,
+    step: isize,
+    count: usize,
+}
+
+impl<T> Stretch<T> {
+    fn element(&self, i: usize) -> *mut T {
+        self.at.wrapping_byte_offset(self.step * i as isize)
+    }
+}
+
 impl Run<'_> {
     /// Runs the items `0..total`, `width` of them a segment, tile by tile.
     unsafe fn line(&mut self, total: u64, width: u64, group: [u64; 3], local: (*mut u8, usize)) -> Result<(), Stop> {
@@ -541,12 +556,32 @@ impl Run<'_> {
         // SAFETY: `to` holds a tile; addresses are checked.
         unsafe {
             match ty.bytes() {
-                1 => self.each_element::<u8>(access, exec, |i, at| to.add(i).write(at.read())),
-                2 => self.each_element::<u16>(access, exec, |i, at| to.cast::<u16>().add(i).write(at.read_unaligned())),
-                4 => self.each_element::<u32>(access, exec, |i, at| to.cast::<u32>().add(i).write(at.read_unaligned())),
-                _ => self.each_element::<u64>(access, exec, |i, at| to.cast::<u64>().add(i).write(at.read_unaligned())),
+                1 => self.gather_as::<u8>(access, exec, to.cast()),
+                2 => self.gather_as::<u16>(access, exec, to.cast()),
+                4 => self.gather_as::<u32>(access, exec, to.cast()),
+                _ => self.gather_as::<u64>(access, exec, to.cast()),
             }
         }
+    }
+
+    unsafe fn gather_as<T: Copy>(&self, access: Access, exec: Exec, to: *mut T) -> Result<(), Stop> {
+        let copy = |run: Stretch<T>| {
+            // SAFETY: the run's addresses are in bounds and may be unaligned; `to` holds the range's items.
+            unsafe {
+                let to = to.add(run.first);
+                if run.step == size_of::<T>() as isize {
+                    // Rows of a tensor are what most runs are: copied whole.
+                    ptr::copy_nonoverlapping(run.at.cast::<u8>(), to.cast::<u8>(), run.count * size_of::<T>());
+                } else if run.step == 0 {
+                    let value = run.at.read_unaligned();
+                    (0..run.count).for_each(|i| to.add(i).write(value));
+                } else {
+                    (0..run.count).for_each(|i| to.add(i).write(run.element(i).read_unaligned()));
+                }
+            }
+        };
+        // SAFETY: as the caller's.
+        unsafe { self.each_run(access, exec, copy) }
     }
 
     /// Copies elements from `from` to the active items' places, in ascending order.
@@ -554,24 +589,36 @@ impl Run<'_> {
         // SAFETY: `from` holds a tile; addresses are checked.
         unsafe {
             match ty.bytes() {
-                1 => self.each_element::<u8>(access, exec, |i, at| at.write(from.add(i).read())),
-                2 => {
-                    self.each_element::<u16>(access, exec, |i, at| at.write_unaligned(from.cast::<u16>().add(i).read()))
-                }
-                4 => {
-                    self.each_element::<u32>(access, exec, |i, at| at.write_unaligned(from.cast::<u32>().add(i).read()))
-                }
-                _ => {
-                    self.each_element::<u64>(access, exec, |i, at| at.write_unaligned(from.cast::<u64>().add(i).read()))
-                }
+                1 => self.scatter_as::<u8>(access, exec, from.cast()),
+                2 => self.scatter_as::<u16>(access, exec, from.cast()),
+                4 => self.scatter_as::<u32>(access, exec, from.cast()),
+                _ => self.scatter_as::<u64>(access, exec, from.cast()),
             }
         }
     }
 
-    /// Calls `visit(i, address)` for each active item, `i` counting from `lo`, its address being in bounds.
+    unsafe fn scatter_as<T: Copy>(&self, access: Access, exec: Exec, from: *const T) -> Result<(), Stop> {
+        let copy = |run: Stretch<T>| {
+            // SAFETY: the run's addresses are in bounds and may be unaligned; `from` holds the range's items, in memory
+            // of the executor's own.
+            unsafe {
+                let from = from.add(run.first);
+                if run.step == size_of::<T>() as isize {
+                    ptr::copy_nonoverlapping(from.cast::<u8>(), run.at.cast::<u8>(), run.count * size_of::<T>());
+                } else {
+                    (0..run.count).for_each(|i| run.element(i).write_unaligned(from.add(i).read()));
+                }
+            }
+        };
+        // SAFETY: as the caller's.
+        unsafe { self.each_run(access, exec, copy) }
+    }
+
+    /// Calls `visit` for runs of active items in ascending order, all their addresses being in bounds.
     #[inline(always)]
-    unsafe fn each_element<T>(&self, access: Access, exec: Exec, visit: impl Fn(usize, *mut T)) -> Result<(), Stop> {
+    unsafe fn each_run<T>(&self, access: Access, exec: Exec, visit: impl Fn(Stretch<T>)) -> Result<(), Stop> {
         let size = size_of::<T>();
+        let one = |place: usize, at: *mut u8| Stretch { first: place, at: at.cast(), step: 0, count: 1 };
         let mut fault = None;
         match access.offsets {
             Offsets::Affine(offsets) => {
@@ -585,11 +632,9 @@ impl Run<'_> {
                     let room = binding.len.checked_sub(size).map_or(-1, |room| room.min(i64::MAX as usize) as i64);
                     let inside = last.is_some_and(|last| start.min(last) >= 0 && start.max(last) <= room);
                     if inside && exec.mask.is_null() {
-                        for i in 0..count {
-                            let offset = start + line.l * i as i64;
-                            // SAFETY: between the ends.
-                            visit(first - exec.lo + i, unsafe { binding.ptr.add(offset as usize) }.cast());
-                        }
+                        // SAFETY: the start is inside.
+                        let at = unsafe { binding.ptr.add(start as usize) }.cast();
+                        visit(Stretch { first: first - exec.lo, at, step: line.l as isize, count });
                         return true;
                     }
                     for i in 0..count {
@@ -599,7 +644,7 @@ impl Run<'_> {
                         }
                         let offset = start.wrapping_add(line.l.wrapping_mul(i as i64));
                         match self.checked(access.buffer, offset, size, access.site) {
-                            Ok(at) => visit(first - exec.lo + i, at.cast()),
+                            Ok(at) => visit(one(first - exec.lo + i, at)),
                             Err(found) => {
                                 fault = Some(found);
                                 return false;
@@ -617,7 +662,7 @@ impl Run<'_> {
                     let (on, offset) =
                         unsafe { (exec.mask.is_null() || *exec.mask.add(i) != 0, offsets.add(i).read()) };
                     if on {
-                        visit(i - exec.lo, self.checked(access.buffer, offset, size, access.site)?.cast());
+                        visit(one(i - exec.lo, self.checked(access.buffer, offset, size, access.site)?));
                     }
                 }
             }
