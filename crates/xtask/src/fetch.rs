@@ -1,29 +1,29 @@
 //! Public packages by name, version and hash, through the ordinary client, kept under `target/`.
 
-use crate::shell::{Chore, ChoreError, at, finish};
+use crate::shell::{Chore, ChoreError, at, finish, root};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// One wheel from the Python package index.
-pub struct Wheel {
+struct Wheel {
     /// `name==version`.
-    pub requirement: &'static str,
+    requirement: &'static str,
     /// The file it arrives as.
-    pub file: &'static str,
+    file: &'static str,
     /// SHA-256 of the file, in hex.
-    pub sha256: &'static str,
+    sha256: &'static str,
 }
 
 const TRIES: u32 = 3;
 
 /// `python3`, which the zoo needs for its client and its reference.
-pub fn python() -> Command {
+fn python() -> Command {
     Command::new("python3")
 }
 
 /// The wheel's path under `folder`, downloaded unless it is there already; its hash is checked either way.
-pub fn wheel(wheel: &Wheel, folder: &Path) -> Chore<PathBuf> {
+fn wheel(wheel: &Wheel, folder: &Path) -> Chore<PathBuf> {
     let path = folder.join(wheel.file);
     for attempt in 1..=TRIES {
         if path.exists() {
@@ -54,7 +54,7 @@ fn sha256(path: &Path) -> Chore<String> {
 }
 
 /// Unpacks a wheel, which is a zip archive.
-pub fn unpack(wheel: &Path, folder: &Path) -> Chore {
+fn unpack(wheel: &Path, folder: &Path) -> Chore {
     finish(python().args(["-m", "zipfile", "-e"]).arg(wheel).arg(folder))
 }
 
@@ -83,4 +83,30 @@ pub fn environment(folder: &Path, requirements: &[&str]) -> Chore<PathBuf> {
     Err(ChoreError::Words(format!(
         "{requirements:?} could not be installed; the package index may be unreachable from here"
     )))
+}
+
+const SILERO: Wheel = Wheel {
+    requirement: "silero-vad==6.2.3",
+    file: "silero_vad-6.2.3-py3-none-any.whl",
+    sha256: "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8",
+};
+const FLASHVAD: Wheel = Wheel {
+    requirement: "flashvad==0.1.0a1",
+    file: "flashvad-0.1.0a1-py3-none-any.whl",
+    sha256: "372a49e434743a4f04094a9b877ff3db84e524207927a906cfaa5eca72837df8",
+};
+
+/// Where everything fetched is kept.
+pub fn folder() -> PathBuf {
+    root().join("target/zoo")
+}
+
+/// The folder with the public models in it, fetched unless they are there already.
+pub fn unpack_models() -> Chore<PathBuf> {
+    let models = folder().join("models");
+    std::fs::create_dir_all(&models).map_err(at(&models))?;
+    for package in [&SILERO, &FLASHVAD] {
+        unpack(&wheel(package, &folder())?, &models)?;
+    }
+    Ok(models)
 }

@@ -1,6 +1,7 @@
-//! Every chore of the project: `cargo xtask ci | zoo | build-time`.
+//! Every chore of the project: `cargo xtask ci | zoo | bench | build-time`.
 #![deny(unsafe_code)]
 
+mod bench;
 mod build_time;
 mod ci;
 mod fetch;
@@ -23,6 +24,8 @@ enum Chore {
     Ci,
     /// Fetch public models and compare 64 churning streams with onnxruntime, one stream at a time
     Zoo(zoo::Options),
+    /// Ours beside other engines, alternated in one run; builds the peers first, which takes some ten minutes once
+    Bench(bench::Options),
     /// Time a clean release build of the default features, downloads excluded
     BuildTime,
 }
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::Ci => ci::run(),
         Chore::Zoo(options) => zoo::run(&options),
+        Chore::Bench(options) => bench::run(&options),
         Chore::BuildTime => build_time::run(),
     };
     match done {

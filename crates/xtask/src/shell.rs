@@ -68,6 +68,18 @@ pub fn finish(command: &mut Command) -> Chore {
     Err(ChoreError::Ended { line: line_of(command), status })
 }
 
+/// Runs a program to its end; what it printed on stdout.
+pub fn output(command: &mut Command) -> Chore<String> {
+    let done = command
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .map_err(|why| ChoreError::Start { program: command.get_program().to_string_lossy().into_owned(), why })?;
+    if !done.status.success() {
+        return Err(ChoreError::Ended { line: line_of(command), status: done.status });
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
 fn line_of(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")

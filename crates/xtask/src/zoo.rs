@@ -1,21 +1,11 @@
 //! Public streaming models: 64 churning streams through one resident state, against onnxruntime with one stream at a
 //! time and against each stream served alone.
 
-use crate::fetch::{Wheel, environment, unpack, wheel};
+use crate::fetch::{environment, folder, unpack_models};
 use crate::shell::{Chore, ChoreError, at, cargo, finish, root};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SILERO: Wheel = Wheel {
-    requirement: "silero-vad==6.2.3",
-    file: "silero_vad-6.2.3-py3-none-any.whl",
-    sha256: "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8",
-};
-const FLASHVAD: Wheel = Wheel {
-    requirement: "flashvad==0.1.0a1",
-    file: "flashvad-0.1.0a1-py3-none-any.whl",
-    sha256: "372a49e434743a4f04094a9b877ff3db84e524207927a906cfaa5eca72837df8",
-};
 /// The reference and what reads and writes arrays for it.
 const REFERENCE: [&str; 2] = ["onnxruntime==1.23.2", "numpy==2.3.5"];
 
@@ -85,12 +75,8 @@ impl Default for Options {
 
 /// Fetches, runs and compares.
 pub fn run(options: &Options) -> Chore {
-    let folder = root().join("target/zoo");
-    let models = folder.join("models");
-    std::fs::create_dir_all(&models).map_err(at(&models))?;
-    for package in [&SILERO, &FLASHVAD] {
-        unpack(&wheel(package, &folder)?, &models)?;
-    }
+    let folder = folder();
+    unpack_models()?;
     let python = environment(&folder.join("python"), &REFERENCE)?;
     finish(cargo().args(["build", "--release", "--package", "lanes-cli"]))?;
     let chosen: Vec<&Entry> = ZOO.iter().filter(|entry| entry.path.contains(&options.only)).collect();
