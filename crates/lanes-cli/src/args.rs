@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// Many stateful streams through one resident model.
 #[derive(Debug, Parser)]
-#[command(name = "lanes", version, about, max_term_width = 100)]
+#[command(name = "lanes", version, max_term_width = 100)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

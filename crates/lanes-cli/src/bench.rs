@@ -5,6 +5,7 @@ use crate::error::{CliError, CliResult};
 use crate::load::{self, Loaded};
 use crate::quantile::{Latency, micros};
 use crate::run::progress_bar;
+use crate::say;
 use crate::serve::{Drive, chain, drive};
 use crate::source::Source;
 use lanes::device::Device;
@@ -46,7 +47,7 @@ pub fn run(args: &BenchArgs) -> CliResult {
     let loaded = load::load(&args.model)?;
     let frame_ms = args.frame_ms.or_else(|| loaded.sources.iter().find_map(Source::frame_ms));
     if frame_ms.is_none() {
-        eprintln!("lanes: the inputs have no rate; give --frame-ms for paced rows and streams in real time");
+        say::aside("the inputs have no rate; give --frame-ms for paced rows and streams in real time");
     }
     let bar = progress_bar(args.streams.len() as u64);
     let mut rows = Vec::new();
@@ -69,14 +70,16 @@ pub fn run(args: &BenchArgs) -> CliResult {
         rows,
     };
     if args.json {
-        println!("{}", serde_json::to_string(&report).map_err(|why| CliError::failed(why.to_string()))?);
-        return Ok(());
+        return say::json(&report);
     }
-    println!("{} on {} ({}), {} threads", report.model, report.backend, report.device, report.threads);
-    println!("streams  mode    calls/s  µs/seat  turn p50 µs  latency p50 / p99 µs  seats/turn  real-time streams");
+    let mut lines = vec![
+        format!("{} on {} ({}), {} threads", report.model, report.backend, report.device, report.threads),
+        "streams  mode    calls/s  µs/seat  turn p50 µs  latency p50 / p99 µs  seats/turn  real-time streams"
+            .to_owned(),
+    ];
     for row in &report.rows {
         let streams = row.realtime_streams.map_or("-".to_owned(), |s| format!("{s:.0}"));
-        println!(
+        lines.push(format!(
             "{:7}  {:6} {:8.0} {:8.2} {:12.1} {:10.1} / {:8.1} {:11.1}  {streams}",
             row.streams,
             row.mode,
@@ -86,9 +89,9 @@ pub fn run(args: &BenchArgs) -> CliResult {
             row.latency_us.p50,
             row.latency_us.p99,
             row.seats_per_turn
-        );
+        ));
     }
-    Ok(())
+    say::result(&lines.join("\n"))
 }
 
 fn row(

@@ -6,6 +6,7 @@
 use crate::args::{Against, CheckArgs};
 use crate::error::{CliError, CliResult};
 use crate::load::{self, Loaded};
+use crate::say;
 use crate::serve::{Drive, chain, drive};
 use lanes::device::Device;
 use lanes::onnx::oracle::OracleModel;
@@ -72,20 +73,9 @@ pub fn run(args: &CheckArgs) -> CliResult {
         ok,
     };
     if args.json {
-        println!("{}", serde_json::to_string(&report).map_err(|why| CliError::failed(why.to_string()))?);
+        say::json(&report)?;
     } else {
-        println!("{} on {} against {}: {streams} streams, {turns} turns", report.model, report.backend, report.against);
-        println!("output                            max abs     max rel     max ulp  tolerance");
-        for o in &report.outputs {
-            let verdict = if o.ok { "ok" } else { "PARTS" };
-            println!(
-                "{:30} {:10.2e} {:11.2e} {:11} {:10.1e}  {verdict}",
-                o.name, o.max_abs, o.max_rel, o.max_ulp, o.tolerance
-            );
-        }
-        if let Some(first) = &report.first_difference {
-            println!("first difference: node {} ({}), by {:.2e}", first.node, first.op, first.max_abs);
-        }
+        say::result(&table(&report, streams, turns))?;
     }
     if report.ok {
         return Ok(());
@@ -94,6 +84,24 @@ pub fn run(args: &CheckArgs) -> CliResult {
         .first_difference
         .map_or(String::new(), |d| format!("; first at node {} ({}), by {:.2e}", d.node, d.op, d.max_abs));
     Err(CliError::failed(format!("{} parts from the {} past tolerance{at}", report.backend, report.against)))
+}
+
+fn table(report: &Report, streams: usize, turns: usize) -> String {
+    let mut lines = vec![
+        format!("{} on {} against {}: {streams} streams, {turns} turns", report.model, report.backend, report.against),
+        "output                            max abs     max rel     max ulp  tolerance".to_owned(),
+    ];
+    for o in &report.outputs {
+        let verdict = if o.ok { "ok" } else { "PARTS" };
+        lines.push(format!(
+            "{:30} {:10.2e} {:11.2e} {:11} {:10.1e}  {verdict}",
+            o.name, o.max_abs, o.max_rel, o.max_ulp, o.tolerance
+        ));
+    }
+    if let Some(first) = &report.first_difference {
+        lines.push(format!("first difference: node {} ({}), by {:.2e}", first.node, first.op, first.max_abs));
+    }
+    lines.join("\n")
 }
 
 /// All outputs of streams `first..first + count` on `device`: `[stream, turn, …]` bytes each.

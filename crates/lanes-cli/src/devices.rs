@@ -2,6 +2,7 @@
 
 use crate::args::DevicesArgs;
 use crate::error::CliResult;
+use crate::say;
 use lanes::OpenOptions;
 use serde_json::json;
 
@@ -24,20 +25,18 @@ pub fn run(args: &DevicesArgs) -> CliResult {
             })
             .collect();
         let absent: Vec<_> = absent.iter().map(|a| json!({"backend": a.backend, "why": a.why})).collect();
-        println!("{}", json!({"devices": devices, "absent": absent}));
-        return Ok(());
+        return say::json(&json!({"devices": devices, "absent": absent}));
     }
+    let mut lines = Vec::new();
     for (index, device) in found {
         let memory = device
             .memory_bytes
             .map_or("memory unknown".to_owned(), |b| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64));
-        println!(
+        lines.push(format!(
             "{}:{index}  {}  ({}, {} threads, {memory})",
             device.backend, device.name, device.driver, device.units
-        );
+        ));
     }
-    for absent in absent {
-        println!("{}  none: {}", absent.backend, absent.why);
-    }
-    Ok(())
+    lines.extend(absent.iter().map(|absent| format!("{}  none: {}", absent.backend, absent.why)));
+    say::result(&lines.join("\n"))
 }

@@ -3,6 +3,7 @@
 use crate::args::InspectArgs;
 use crate::error::CliResult;
 use crate::load;
+use crate::say;
 use crate::serve::chain;
 use lanes::DType;
 use lanes::device::Purpose;
@@ -23,12 +24,13 @@ pub fn run(args: &InspectArgs) -> CliResult {
     let path = &args.model.path;
     let seen = lanes::onnx::inspect(path, &options).map_err(|why| load::model_error(path, &why))?;
     let memory = memory(args, &options);
-    if args.json {
-        println!("{}", object(args, &seen, memory));
-    } else {
-        print(args, &seen, &memory);
+    if !args.json {
+        return say::result(&table(args, &seen, &memory));
     }
-    Ok(())
+    if let Err(why) = &memory {
+        say::aside(&format!("memory is not known: {why}"));
+    }
+    say::json(&object(args, &seen, memory))
 }
 
 /// Bytes by purpose for `--lanes` lanes on the CPU backend, or why that is not known.
@@ -104,44 +106,51 @@ fn object(args: &InspectArgs, seen: &Inspection, memory: Result<Map<String, Valu
     })
 }
 
-fn print(args: &InspectArgs, seen: &Inspection, memory: &Result<Map<String, Value>, String>) {
+fn table(args: &InspectArgs, seen: &Inspection, memory: &Result<Map<String, Value>, String>) -> String {
     let shape = |shape: &[Dim]| shape.iter().map(Dim::to_string).collect::<Vec<_>>().join(", ");
-    println!(
+    let mut lines = vec![format!(
         "{}  opset {}, {} parameters, {} weight bytes",
         args.model.path.display(),
         seen.opset,
         seen.parameters,
         seen.weight_bytes
-    );
+    )];
     for (kind, ports) in [("input ", &seen.inputs), ("output", &seen.outputs)] {
         for p in ports {
             let dtype = p.dtype.map_or("?", DType::name);
             let axis = p.lane_axis.map_or(String::new(), |axis| format!("  lanes on axis {axis}"));
-            println!("{kind}  {:24} {dtype:8} [{}]  {}{axis}", p.name, shape(&p.shape), role(p.role));
+            lines.push(format!("{kind}  {:24} {dtype:8} [{}]  {}{axis}", p.name, shape(&p.shape), role(p.role)));
         }
     }
     for s in &seen.states {
         let bytes = s.bytes_per_lane.map_or("?".to_owned(), |bytes| bytes.to_string());
-        println!("state   {} <- {}  {} [{}]  {bytes} bytes a lane", s.input, s.output, s.dtype, shape(&s.lane_shape));
+        lines.push(format!(
+            "state   {} <- {}  {} [{}]  {bytes} bytes a lane",
+            s.input,
+            s.output,
+            s.dtype,
+            shape(&s.lane_shape)
+        ));
     }
     for (name, extent) in &seen.assumed {
-        println!("assumed {name} = {extent}; feed the input to bind it");
+        lines.push(format!("assumed {name} = {extent}; feed the input to bind it"));
     }
     match (&seen.lane_independent, &seen.why) {
-        (true, _) => println!("lanes   independent"),
-        (false, Some(why)) => println!("lanes   NOT independent: {why}"),
-        (false, None) => println!("lanes   not proved independent"),
+        (true, _) => lines.push(format!("lanes   independent")),
+        (false, Some(why)) => lines.push(format!("lanes   NOT independent: {why}")),
+        (false, None) => lines.push(format!("lanes   not proved independent")),
     }
     for p in &seen.per_lane {
-        println!("        per lane: node {} ({}): {}", p.node, p.op, p.why);
+        lines.push(format!("        per lane: node {} ({}): {}", p.node, p.op, p.why));
     }
     for u in &seen.unsupported {
-        println!("not supported: node {} ({}): {}", u.node, u.op, u.why);
+        lines.push(format!("not supported: node {} ({}): {}", u.node, u.op, u.why));
     }
     let ops: Vec<String> = seen.ops.iter().map(|(op, count)| format!("{op} {count}")).collect();
-    println!("ops     {}", ops.join(", "));
+    lines.push(format!("ops     {}", ops.join(", ")));
     match memory {
-        Ok(memory) => println!("memory  {}", serde_json::Value::Object(memory.clone())),
-        Err(why) => println!("memory  not known: {why}"),
+        Ok(memory) => lines.push(format!("memory  {}", serde_json::Value::Object(memory.clone()))),
+        Err(why) => lines.push(format!("memory  not known: {why}")),
     }
+    lines.join("\n")
 }

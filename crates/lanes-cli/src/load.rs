@@ -3,6 +3,7 @@
 use crate::args::{ModelArgs, Precision, ServeArgs};
 use crate::error::{CliError, CliResult};
 use crate::npy;
+use crate::say;
 use crate::serve::chain;
 use crate::source::{Declared, Source};
 use crate::spec::{Made, Spec, named};
@@ -71,7 +72,8 @@ pub fn ignore_absent_fixes(args: &ModelArgs, options: &mut ImportOptions) -> Cli
         let known = seen.inputs.iter().any(|input| input.name == *name);
         if !known {
             let names: Vec<_> = seen.inputs.iter().map(|input| format!("`{}`", input.name)).collect();
-            eprintln!("lanes: --fix {name} is ignored: the model has no such input; it has {}", names.join(", "));
+            let names = names.join(", ");
+            say::aside(&format!("--fix {name} is ignored: the model has no such input; it has {names}"));
         }
         known
     });

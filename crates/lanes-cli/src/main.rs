@@ -16,6 +16,7 @@ mod npy;
 mod quantile;
 mod random;
 mod run;
+mod say;
 mod serve;
 mod source;
 mod spec;
@@ -23,6 +24,7 @@ mod wav;
 
 use args::{Cli, Command};
 use clap::Parser;
+use clap::error::ErrorKind;
 use error::CliError;
 use std::process::ExitCode;
 
@@ -31,8 +33,12 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(why) => {
             // Help and version are answers, on stdout; a closed pipe changes nothing.
-            let _ = why.print();
-            return ExitCode::from(if why.use_stderr() { 2 } else { 0 });
+            if !why.use_stderr() || why.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+                let _ = why.print();
+                return ExitCode::from(if why.use_stderr() { 2 } else { 0 });
+            }
+            say::aside(&paragraph(&why.to_string()));
+            return ExitCode::from(2);
         }
     };
     let done = match &cli.command {
@@ -49,8 +55,15 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("lanes: {why}");
+            say::aside(&why.to_string());
             ExitCode::from(why.status())
         }
     }
+}
+
+/// What the parser says of a command line, as one paragraph.
+fn paragraph(text: &str) -> String {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join("\n")
 }

@@ -5,6 +5,7 @@ use crate::error::{CliError, CliResult};
 use crate::load;
 use crate::npy;
 use crate::quantile::Latency;
+use crate::say;
 use crate::serve::{Drive, Served, drive};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lanes::lanes::Runnable;
@@ -94,9 +95,9 @@ pub fn run(args: &RunArgs) -> CliResult {
         realtime_streams: frame_ms.map(|ms| calls_per_s * ms / 1000.0),
     };
     if args.json {
-        println!("{}", serde_json::to_string(&report).map_err(|why| CliError::failed(why.to_string()))?);
+        say::json(&report)?;
     } else {
-        print(&report);
+        say::result(&table(&report))?;
     }
     match served.first_error {
         Some(first) => {
@@ -106,23 +107,26 @@ pub fn run(args: &RunArgs) -> CliResult {
     }
 }
 
-fn print(report: &Report) {
+fn table(report: &Report) -> String {
     let latency = &report.latency_us;
-    println!("model      {} on {} ({})", report.model, report.backend, report.device);
-    println!("streams    {} over {} lanes, at most {} seats a turn", report.streams, report.lanes, report.max_seats);
-    println!("calls      {} in {:.3} s: {:.0} a second", report.calls, report.wall_s, report.calls_per_s);
-    println!("occupancy  {:.1} seats a turn over {} turns", report.seats_per_turn, report.turns);
-    println!(
-        "latency    p50 {} µs, p90 {} µs, p99 {} µs, max {} µs",
-        latency.p50, latency.p90, latency.p99, latency.max
-    );
-    println!(
-        "memory     {} state bytes a lane, {} bytes on the device",
-        report.state_bytes_per_lane, report.device_bytes
-    );
+    let mut lines = vec![
+        format!("model      {} on {} ({})", report.model, report.backend, report.device),
+        format!("streams    {} over {} lanes, at most {} seats a turn", report.streams, report.lanes, report.max_seats),
+        format!("calls      {} in {:.3} s: {:.0} a second", report.calls, report.wall_s, report.calls_per_s),
+        format!("occupancy  {:.1} seats a turn over {} turns", report.seats_per_turn, report.turns),
+        format!(
+            "latency    p50 {} µs, p90 {} µs, p99 {} µs, max {} µs",
+            latency.p50, latency.p90, latency.p99, latency.max
+        ),
+        format!(
+            "memory     {} state bytes a lane, {} bytes on the device",
+            report.state_bytes_per_lane, report.device_bytes
+        ),
+    ];
     if let (Some(frame), Some(streams)) = (report.frame_ms, report.realtime_streams) {
-        println!("real time  {streams:.0} streams at {frame} ms a frame");
+        lines.push(format!("real time  {streams:.0} streams at {frame} ms a frame"));
     }
+    lines.join("\n")
 }
 
 fn write(folder: &Path, runnable: &Runnable, served: &Served, streams: usize, turns: usize) -> CliResult {

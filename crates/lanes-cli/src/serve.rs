@@ -316,7 +316,11 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(why) = cause {
-        text = format!("{text}: {why}");
+        // Some errors repeat their cause.
+        let why_text = why.to_string();
+        if !text.ends_with(&why_text) {
+            text = format!("{text}: {why_text}");
+        }
         cause = why.source();
     }
     text
