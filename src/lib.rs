@@ -7,8 +7,15 @@
 //! ```
 //! use lanes::lanes::{LanesBuilder, Value};
 //!
-//! // A model of one's own making: [B, 64] times 2. `onnx::load` reads a file.
-//! let bytes = lanes::onnx::build::null_model(64);
+//! use lanes::onnx::build::ModelBuilder;
+//!
+//! // A model of one's own making: [batch, 64] times 2. `onnx::load` reads a file.
+//! let bytes = ModelBuilder::new(18)
+//!     .input("x", lanes::DType::F32, &["batch", "64"])
+//!     .tensor("two", &lanes::onnx::Tensor::scalar(2f32))
+//!     .node("Mul", &["x", "two"], &["y"], &[])
+//!     .output("y", lanes::DType::F32, &["batch", "64"])
+//!     .encode();
 //! let model = lanes::onnx::load_bytes(bytes, "null", &lanes::onnx::ImportOptions::default())?;
 //! let device = lanes::open("cpu", &lanes::OpenOptions::default())?;
 //! let runnable = LanesBuilder::new(lanes::planned(device, &model)?).lanes(4).build()?;
@@ -31,6 +38,7 @@ use std::sync::Arc;
 
 /// ONNX files: import, inspection, the oracle, and the lowering to plans.
 pub mod onnx {
+    pub use lanes_model::onnx::build;
     pub use lanes_model::*;
 }
 

@@ -19,6 +19,7 @@ use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Region
 use lanes_core::scratch::Layout;
 use loom_compiler::CpuImage;
 use loom_compiler::launch::Geometry;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of scratch, inputs and outputs that a chunk should have: half of a small second-level cache, the other half
@@ -53,7 +54,7 @@ pub(crate) enum Step {
     /// To the row that each seat writes; `to.seat_stride` is the size of a row.
     Scatter { from: Operand, to: Operand, runs: Runs },
     /// A matrix product.
-    Contract { packed: Box<Packed>, terms: Box<[Operand]>, out: Operand },
+    Contract { packed: Arc<Packed>, terms: Box<[Operand]>, out: Operand },
     /// A kernel; `geometries[n]` is its launch for `n + 1` seats.
     Dispatch { label: Box<str>, image: Arc<CpuImage>, geometries: Box<[Geometry]>, arguments: Box<[Bound]> },
 }
@@ -198,6 +199,8 @@ struct Preparation<'a> {
     plan: &'a Checked<'a>,
     seats: usize,
     chunk_seats: usize,
+    /// A contraction for every matrix packed so far, by address and columns.
+    packed: HashMap<(*const f32, usize), Arc<Packed>>,
     charges: Vec<Charge>,
 }
 
@@ -209,7 +212,8 @@ pub(crate) fn prepare(
 ) -> Result<CpuExecutable, DeviceError> {
     options.check(plan, device.capabilities())?;
     let seats = options.capacity.max_seats as usize;
-    let mut preparation = Preparation { device, plan, seats, chunk_seats: 0, charges: Vec::new() };
+    let mut preparation =
+        Preparation { device, plan, seats, chunk_seats: 0, packed: HashMap::new(), charges: Vec::new() };
     let states = preparation.states(options)?;
     let mut entered = states.clone();
     entered.sort_by_key(Arc::as_ptr);
@@ -341,11 +345,21 @@ impl Preparation<'_> {
     }
 
     fn contract(&mut self, contraction: &Contraction) -> Result<Step, DeviceError> {
-        // Packing allocates, so what it will take is charged first: the weights, in columns of whole vectors.
-        let columns = contraction.n.next_multiple_of(16);
-        let bytes = contraction.k().saturating_add(2).saturating_mul(columns).saturating_mul(4);
-        self.charge(Purpose::Weights, &format!("weights of {}", contraction.label), bytes)?;
-        let packed = Box::new(Packed::new(contraction)?);
+        // The plan holds its weights while it is prepared, so one address is one matrix; N says how it is cut.
+        let matrix = (Arc::as_ptr(&contraction.weights).cast::<f32>(), contraction.n);
+        let packed = match self.packed.get(&matrix) {
+            Some(known) => Packed::sharing(contraction, known)?,
+            None => {
+                // Packing allocates, so the most that it will take is charged first: columns in whole vectors of 16,
+                // and at most two lines of padding for every vector of them.
+                let columns = contraction.n.next_multiple_of(16);
+                let bytes = contraction.k().saturating_add(8).saturating_mul(columns).saturating_mul(4);
+                self.charge(Purpose::Weights, &format!("weights of {}", contraction.label), bytes)?;
+                Packed::new(contraction)?
+            }
+        };
+        let packed = Arc::new(packed);
+        self.packed.entry(matrix).or_insert_with(|| Arc::clone(&packed));
         // Offsets within the seat are the contraction's own.
         let terms = contraction.terms.iter().map(|term| self.operand(term.storage, 0)).collect();
         Ok(Step::Contract { packed, terms, out: self.operand(contraction.out, 0) })
@@ -373,6 +387,7 @@ impl Preparation<'_> {
         });
         self.charge(Purpose::Weights, "constants", constants.sum())?;
         let bases = storages.iter().enumerate().map(|(at, storage)| match storage {
+            // An `Arc`'s contents follow two counts, so numbers in them are as aligned as counts are.
             Storage::Constant { bytes, .. } => Base::Constant(Arc::clone(bytes)),
             Storage::Input { port, bytes } => Base::Input { port: *port, seat_bytes: *bytes },
             Storage::SharedInput { port, .. } => Base::Input { port: *port, seat_bytes: 0 },

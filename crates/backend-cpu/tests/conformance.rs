@@ -2,6 +2,8 @@
 
 use backend_cpu::{CpuDevice, CpuOptions};
 use lanes_core::device::Device;
+use lanes_core::lanes::{Capacity, LanedModel};
+use lanes_core::planned::PlannedModel;
 use std::sync::Arc;
 
 fn open(threads: usize, budget: Option<u64>) -> Arc<dyn Device> {
@@ -11,3 +13,30 @@ fn open(threads: usize, budget: Option<u64>) -> Arc<dyn Device> {
 lanes_tests::conformance!(one_thread, &|budget| crate::open(1, budget));
 lanes_tests::conformance!(two_threads, &|budget| crate::open(2, budget));
 lanes_tests::conformance!(three_threads, &|budget| crate::open(3, budget));
+
+/// One thread hands nothing over, nor does a turn of one seat; a large turn of three threads does.
+#[test]
+fn hand_offs_are_those_of_turns_worth_it() {
+    for (threads, seats, expected) in [(1, 33, 0), (3, 1, 0), (3, 33, 2)] {
+        let device = CpuDevice::open(CpuOptions { threads: Some(threads), budget: None }).expect("threads start");
+        let device = Arc::new(device);
+        let (plan, signature) = lanes_tests::plans::recurrent();
+        let mut model = PlannedModel::new(Arc::<CpuDevice>::clone(&device), plan, signature).expect("the plan fits");
+        let capacity = Capacity { rows: 80, max_seats: 33 };
+        model.prepare(capacity).expect("it is prepared");
+        let turn = lanes_tests::random::turn(&mut lanes_tests::random::Random(1), capacity, seats);
+        model.run(&turn, &mut Vec::new()).expect("the turn runs");
+        assert_eq!(device.hand_offs(), expected, "{threads} threads, {seats} seats");
+    }
+}
+
+/// Models that run at the same time on one device share its threads, and each gets its own results.
+#[test]
+fn models_share_a_device() {
+    let device = open(2, None);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| lanes_tests::plans::activations(&|_| Arc::clone(&device)));
+        }
+    });
+}

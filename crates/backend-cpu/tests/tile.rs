@@ -163,3 +163,53 @@ fn an_lstm_cell_of_any_width() {
         assert_eq!(floats(&out[3]), h, "{batch} x {hidden}");
     }
 }
+
+const ENDLESS: &str = r#"
+kernel.def export("endless") @endless() {
+  %one = index.constant 1 : index
+  kernel.launch.config workgroups(%one, %one, %one) workgroup_size(%one, %one, %one) : index
+} launch(%turns: index, %out: buffer) {
+  %base = index.constant 0 : offset
+  %zero = index.constant 0 : index
+  %unit = index.constant 1 : index
+  %view = buffer.view %out[%base] : buffer -> view<1xf32>
+  %nothing = scalar.constant 0.0 : f32
+  %more = scalar.constant 1.0 : f32
+  %sum = scf.for %k = [%zero to %turns step %unit](%acc = %nothing : f32) -> (f32) {
+    %next = scalar.addf %acc, %more : f32
+    scf.yield %next : f32
+  }
+  view.store %sum, %view[0] : f32, view<1xf32>
+  kernel.return
+}
+"#;
+
+#[test]
+fn a_loop_past_its_budget_is_a_fault_and_one_within_it_is_not() {
+    let image = image(ENDLESS, "endless");
+    let geometry = image.launch.geometry(&[]).unwrap();
+    let mut scratch = TileScratch::default();
+    scratch.set_step_limit(1000);
+    let mut out = [0u8; 4];
+    run_slices(&image, &geometry, &mut [&mut out], &[1000], &mut scratch).unwrap();
+    assert_eq!(f32::from_le_bytes(out), 1000.0);
+    match run_slices(&image, &geometry, &mut [&mut out], &[1001], &mut scratch) {
+        Err(Fault::Steps { op, limit, .. }) => assert_eq!((op, limit), ("scf.for", 1000)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_refused() {
+    let image = image(SAXPY, "saxpy");
+    let geometry = image.launch.geometry(&[1]).unwrap();
+    let mut scratch = TileScratch::default();
+    let mut one = [0u8; 4];
+    let missing = run_slices(&image, &geometry, &mut [&mut one], &[1, 0], &mut scratch);
+    assert!(matches!(missing, Err(Fault::Launch { .. })), "{missing:?}");
+    let mut other = geometry;
+    other.workgroup_size = [64, 1, 1];
+    let mut two = [0u8; 4];
+    let sized = run_slices(&image, &other, &mut [&mut one, &mut two], &[1, 0], &mut scratch);
+    assert!(matches!(sized, Err(Fault::Launch { .. })), "{sized:?}");
+}

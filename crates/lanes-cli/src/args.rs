@@ -130,6 +130,7 @@ pub struct BenchArgs {
 
 /// How a model is loaded.
 #[derive(Debug, Args)]
+#[expect(rustdoc::broken_intra_doc_links, reason = "brackets are the contract's notation, shown by --help")]
 pub struct ModelArgs {
     /// An ONNX file
     #[arg(value_name = "MODEL")]
@@ -162,6 +163,7 @@ pub struct ModelArgs {
 
 /// How a model is served.
 #[derive(Debug, Args)]
+#[expect(rustdoc::broken_intra_doc_links, reason = "brackets are the contract's notation, shown by --help")]
 pub struct ServeArgs {
     /// cpu, cuda[:N], vulkan[:N] or wgpu[:N]
     #[arg(long, value_name = "B", default_value = "cpu")]

@@ -28,7 +28,7 @@ pub struct Churn {
 impl Churn {
     /// The moves of stream `stream`.
     pub fn new(seed: u64, stream: usize, probability: f64) -> Self {
-        Self { random: Random::of(&[seed, 0x6368_7572_6E, stream as u64]), probability, rejoins: 0 }
+        Self { random: Random::of(&[seed, 0x0063_6875_726E, stream as u64]), probability, rejoins: 0 }
     }
 
     /// What comes before the next call. Not asked before a stream's first.

@@ -1,10 +1,11 @@
 //! Reading and writing `.npy`, with what a hostile or truncated header claims checked against the file.
+//!
+//! Written here because the crate that reads the format multiplies extents unchecked, and builds a grammar compiler first.
 
 use crate::error::{CliError, CliResult};
 use lanes::DType;
-use npyz::{DType as NpyType, NpyHeader, Order, TypeChar};
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Seek, Write};
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 /// An array as it lies in the file, in C order and little-endian.
@@ -15,24 +16,20 @@ pub struct Array {
     pub bytes: Vec<u8>,
 }
 
-fn dtype_of(descriptor: &NpyType) -> Option<DType> {
-    let NpyType::Plain(plain) = descriptor else { return None };
-    if plain.endianness() == npyz::Endianness::Big {
-        return None;
-    }
-    Some(match (plain.type_char(), plain.size_field()) {
-        (TypeChar::Float, 2) => DType::F16,
-        (TypeChar::Float, 4) => DType::F32,
-        (TypeChar::Float, 8) => DType::F64,
-        (TypeChar::Int, 1) => DType::I8,
-        (TypeChar::Int, 2) => DType::I16,
-        (TypeChar::Int, 4) => DType::I32,
-        (TypeChar::Int, 8) => DType::I64,
-        (TypeChar::Uint, 1) => DType::U8,
-        (TypeChar::Uint, 2) => DType::U16,
-        (TypeChar::Uint, 4) => DType::U32,
-        (TypeChar::Uint, 8) => DType::U64,
-        (TypeChar::Bool, 1) => DType::Bool,
+fn dtype_of(descriptor: &str) -> Option<DType> {
+    Some(match descriptor.strip_prefix(['<', '|', '='])? {
+        "f2" => DType::F16,
+        "f4" => DType::F32,
+        "f8" => DType::F64,
+        "i1" => DType::I8,
+        "i2" => DType::I16,
+        "i4" => DType::I32,
+        "i8" => DType::I64,
+        "u1" => DType::U8,
+        "u2" => DType::U16,
+        "u4" => DType::U32,
+        "u8" => DType::U64,
+        "b1" => DType::Bool,
         _ => return None,
     })
 }
@@ -57,50 +54,126 @@ fn descriptor_of(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// Bytes that the preamble says the header has: checked first, since the header is allocated whole.
-fn header_fits(preamble: &[u8], file: u64) -> bool {
-    match preamble {
+/// What a header says (NumPy enhancement proposal 1): a Python dictionary of `descr`, `fortran_order` and `shape`.
+#[derive(Debug, PartialEq)]
+struct Header<'a> {
+    descriptor: &'a str,
+    fortran: bool,
+    /// `None` for an extent beyond this machine.
+    shape: Vec<Option<usize>>,
+}
+
+/// Takes what `token` says off the front of `text`, blanks before it included.
+fn eat<'a>(text: &mut &'a str, token: impl FnOnce(&'a str) -> usize) -> Option<&'a str> {
+    let rest = text.trim_start();
+    let (taken, left) = rest.split_at_checked(token(rest))?;
+    *text = left;
+    (!taken.is_empty()).then_some(taken)
+}
+
+fn eat_char(text: &mut &str, wanted: char) -> Option<()> {
+    eat(text, |rest| if rest.starts_with(wanted) { wanted.len_utf8() } else { 0 }).map(|_| ())
+}
+
+fn eat_string<'a>(text: &mut &'a str) -> Option<&'a str> {
+    let quote = text.trim_start().chars().next().filter(|quote| matches!(quote, '\'' | '"'))?;
+    let whole = eat(text, |rest| rest[1..].find(quote).map_or(0, |end| end + 2))?;
+    Some(&whole[1..whole.len() - 1])
+}
+
+fn parse_header(mut text: &str) -> Option<Header<'_>> {
+    let (mut descriptor, mut fortran, mut shape) = (None, None, None);
+    let text = &mut text;
+    eat_char(text, '{')?;
+    while eat_char(text, '}').is_none() {
+        let key = eat_string(text)?;
+        eat_char(text, ':')?;
+        match key {
+            "descr" => descriptor = Some(eat_string(text)?),
+            "fortran_order" => {
+                let word = eat(text, |rest| rest.find(|c: char| !c.is_alphabetic()).unwrap_or(rest.len()))?;
+                fortran = Some(match word {
+                    "True" => true,
+                    "False" => false,
+                    _ => return None,
+                });
+            }
+            "shape" => {
+                let mut extents = Vec::new();
+                eat_char(text, '(')?;
+                while eat_char(text, ')').is_none() {
+                    let digits = eat(text, |rest| rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()))?;
+                    extents.push(digits.parse().ok());
+                    if eat_char(text, ',').is_none() && !text.trim_start().starts_with(')') {
+                        return None;
+                    }
+                }
+                shape = Some(extents);
+            }
+            _ => return None,
+        }
+        if eat_char(text, ',').is_none() && !text.trim_start().starts_with('}') {
+            return None;
+        }
+    }
+    text.trim().is_empty().then_some(())?;
+    Some(Header { descriptor: descriptor?, fortran: fortran?, shape: shape? })
+}
+
+/// Where the header's text lies, from the first 12 bytes: it is read whole, so its length is checked first.
+fn header_range(preamble: &[u8; 12], file: u64) -> Option<std::ops::Range<u64>> {
+    let range = match *preamble {
         [0x93, b'N', b'U', b'M', b'P', b'Y', 1, _, low, high, ..] => {
-            10 + u64::from(u16::from_le_bytes([*low, *high])) <= file
+            10..10 + u64::from(u16::from_le_bytes([low, high]))
         }
         [0x93, b'N', b'U', b'M', b'P', b'Y', 2 | 3, _, a, b, c, d] => {
-            12 + u64::from(u32::from_le_bytes([*a, *b, *c, *d])) <= file
+            12..12 + u64::from(u32::from_le_bytes([a, b, c, d]))
         }
-        _ => false,
-    }
+        _ => return None,
+    };
+    // NumPy itself refuses headers beyond 10,000 bytes; plain arrays have about a hundred.
+    (range.end <= file && range.end - range.start <= 65_536).then_some(range)
 }
 
 /// Reads a whole array.
 pub fn read(path: &Path) -> CliResult<Array> {
-    let read = |why: std::io::Error| CliError::file(path, why);
-    let file = File::open(path).map_err(read)?;
-    let length = file.metadata().map_err(read)?.len();
-    let mut reader = BufReader::new(file);
+    let failed = |why: std::io::Error| CliError::file(path, why);
+    let mut file = File::open(path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
     let mut preamble = [0; 12];
-    if reader.read_exact(&mut preamble).is_err() || !header_fits(&preamble, length) {
+    let range = file.read_exact(&mut preamble).ok().and_then(|()| header_range(&preamble, length));
+    let Some(range) = range else {
         return Err(CliError::file(path, "not a .npy file, or cut off within its header"));
-    }
-    reader.rewind().map_err(read)?;
-    let header =
-        NpyHeader::from_reader(&mut reader).map_err(|why| CliError::file(path, format!("not a .npy header: {why}")))?;
-    let dtype = dtype_of(&header.dtype()).ok_or_else(|| {
-        let found = header.dtype().descr();
-        CliError::file(path, format!("element type {found} is not taken; little-endian floats, integers and bool are"))
-    })?;
+    };
+    file.seek(SeekFrom::Start(range.start)).map_err(failed)?;
+    let mut text = Vec::new();
+    (&file).take(range.end - range.start).read_to_end(&mut text).map_err(failed)?;
+    let header = std::str::from_utf8(&text).ok().and_then(parse_header);
+    let Some(header) = header else {
+        return Err(CliError::file(
+            path,
+            "not a .npy header: a dictionary of descr, fortran_order and shape is expected",
+        ));
+    };
+    let Some(dtype) = dtype_of(header.descriptor) else {
+        let found = header.descriptor;
+        let text = format!("element type {found} is not taken; little-endian floats, integers and bool are");
+        return Err(CliError::file(path, text));
+    };
     // A header can claim any size: nothing is allocated before the file is known to hold it.
-    let shape: Option<Vec<usize>> = header.shape().iter().map(|&d| usize::try_from(d).ok()).collect();
+    let shape: Option<Vec<usize>> = header.shape.iter().copied().collect();
     let size = shape.as_ref().and_then(|shape| shape.iter().try_fold(dtype.size(), |all, &d| all.checked_mul(d)));
     let (Some(shape), Some(size)) = (shape, size.filter(|&size| size as u64 <= length)) else {
-        let text = format!("claims shape {:?} of {dtype}, and is only {length} bytes long", header.shape());
+        let text = format!("claims more elements of {dtype} than its {length} bytes can hold");
         return Err(CliError::file(path, text));
     };
     let mut bytes = Vec::with_capacity(size);
-    reader.take(size as u64).read_to_end(&mut bytes).map_err(read)?;
+    file.take(size as u64).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() != size {
         let text = format!("shape {shape:?} of {dtype} takes {size} bytes, and {} follow the header", bytes.len());
         return Err(CliError::file(path, text));
     }
-    if header.order() == Order::Fortran {
+    if header.fortran {
         bytes = in_c_order(&bytes, &shape, dtype.size());
     }
     Ok(Array { dtype, shape, bytes })
@@ -186,6 +259,31 @@ mod tests {
     }
 
     #[test]
+    fn headers_of_other_writers_are_read() {
+        let header = |text| parse_header(text).map(|h| (h.descriptor.to_owned(), h.fortran, h.shape));
+        let expected = Some(("<f4".to_owned(), false, vec![Some(3)]));
+        assert_eq!(header("{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }   \n"), expected);
+        assert_eq!(header("{\"shape\":(3),\"fortran_order\":False,\"descr\":\"<f4\"}"), expected);
+        let scalar = header("{'descr': '|b1', 'fortran_order': True, 'shape': ()}");
+        assert_eq!(scalar, Some(("|b1".to_owned(), true, vec![])));
+        let past = header("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999999, 2)}");
+        assert_eq!(past, Some(("<f4".to_owned(), false, vec![None, Some(2)])));
+        for bad in [
+            "",
+            "{",
+            "{'descr': '<f4', 'fortran_order': False}",
+            "{'descr': '<f4', 'fortran_order': Maybe, 'shape': ()}",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (1 2)}",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (1,)} x",
+            "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}",
+            "{'é",
+        ] {
+            assert_eq!(header(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
     fn fortran_order_is_turned() {
         let mut bytes = header_of("<i2", &[2, 3]);
         let at = bytes.windows(5).position(|w| w == b"False").unwrap();
@@ -206,8 +304,8 @@ mod tests {
         let mut endless = b"\x93NUMPY\x02\x00".to_vec();
         endless.extend([0xFF; 4]);
         for (bytes, says) in [
-            (&huge[..], "claims shape"),
-            (&long, "claims shape"),
+            (&huge[..], "claims more elements"),
+            (&long, "claims more elements"),
             (&short, "takes 16 bytes, and 15 follow"),
             (&big_endian, "element type"),
             (&endless, "not a .npy file"),

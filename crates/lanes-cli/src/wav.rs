@@ -113,7 +113,7 @@ mod tests {
         writer.finalize().unwrap();
         let audio = read(&path).unwrap();
         assert_eq!((audio.samples, audio.rate_hz), (vec![-1.0, 0.0, 0.5], 8000));
-        assert_eq!(files(folder.path()).unwrap(), [path.clone()]);
+        assert_eq!(files(folder.path()).unwrap(), std::slice::from_ref(&path));
 
         let mut writer = WavWriter::create(&path, spec(1, 32, SampleFormat::Float)).unwrap();
         [0.25f32, -3.0].iter().for_each(|&s| writer.write_sample(s).unwrap());

@@ -1,6 +1,6 @@
 //! The launch program: number of workgroups from workload arguments, evaluated on the host in 64 bits.
 //!
-//! - Nothing is parsed or looked up; a program of at most [`INLINE_VALUES`] values, without a loop that carries several,
+//! - Nothing is parsed or looked up; a program of at most 64 values, without a loop that carries several,
 //!   allocates nothing.
 //! - Loops count against a step limit, so a hostile program ends.
 //! - Not here: what a backend does with the counts.

@@ -1,6 +1,15 @@
 //! Loom text to a verified module to images. A pure library: no unsafe code, no device, no I/O.
 //!
-//! `text --parse--> syntax --build--> IR with calls and config --specialise--> Kernel --tile--> CpuImage`
+//! ```text
+//! text ──lex, syntax──> Module ──build: config bound, calls inlined, folded──> ir::Kernel ──tile──> CpuImage
+//!                                                                                  └──interp──> its meaning, slowly
+//! ```
+//!
+//! - [`Module`] is any text whose tokens, nesting and symbols are right; `build` verifies each op that a kernel reaches.
+//! - [`ops`] says what an op means, [`eval`] computes it on bits: folding, launch programs, the interpreter and the tile
+//!   executor share that one definition.
+//! - Text is untrusted: no input panics, and nesting, inlining, vectors, scratch, steps and messages are bounded.
+//! - Not here: running tiles (`backend-cpu`), and which kernels a model needs (`lanes-model`).
 #![deny(unsafe_code)]
 
 mod build;

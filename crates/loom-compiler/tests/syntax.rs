@@ -30,6 +30,12 @@ fn tokens_need_no_space_where_they_stay_separable() {
         &[3, 3],
     );
     gives("%0 = scalar.constant 0x10 : i32\n%$_9 = scalar.constant -0x10 : i32", &["%0", "%$_9"], &[16, -16]);
+    gives(
+        "%n = index.constant 2 : index\n%four = index.constant 4 : offset\n%o = index.scale %n, %four:index,offset->offset\n\
+         %r = index.cast %o : offset to i32",
+        &["%r"],
+        &[8],
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //!        └── reference (scalar) ─┘
 //! ```
 //!
-//! - Expectations come from [`reference`], which reads a plan's documentation literally, one seat and one element at a
+//! - Expectations come from [`mod@reference`], which reads a plan's documentation literally, one seat and one element at a
 //!   time, or from f64 where a tolerance is stated.
 //! - Random cases come from a seed, which every failure prints.
 //! - Not here: how fast anything is, and what only one backend has.

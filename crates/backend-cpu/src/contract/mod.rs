@@ -38,6 +38,7 @@ use crate::isa::Isa;
 use lanes_core::device::DeviceError;
 use lanes_core::plan::{Activation, Contraction, Term};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Where a term's storage lies for the seats of one call.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +74,8 @@ pub struct Packed {
     kernels: &'static tile::Kernels,
     terms: Vec<Term>,
     segments: Vec<pack::Segment>,
-    panels: pack::Panels,
+    /// Shared by contractions that apply the same weights elsewhere.
+    panels: Arc<pack::Panels>,
     bias: pack::Lines,
     activation: Activation,
     k: usize,
@@ -111,6 +113,18 @@ impl Packed {
     /// # Errors
     /// Also `Unsupported` when this machine lacks `isa`.
     pub fn with_isa(contraction: &Contraction, isa: Isa) -> Result<Self, DeviceError> {
+        Self::build(contraction, isa, None)
+    }
+
+    /// [`new`](Self::new) for a contraction that applies the weights of `other` elsewhere: they are packed once.
+    ///
+    /// # Errors
+    /// Also `Invalid` when K or N are not those of `other`. That the weights are is for the caller to know.
+    pub fn sharing(contraction: &Contraction, other: &Self) -> Result<Self, DeviceError> {
+        Self::build(contraction, other.isa, Some(other))
+    }
+
+    fn build(contraction: &Contraction, isa: Isa, other: Option<&Self>) -> Result<Self, DeviceError> {
         let invalid =
             |what: String| DeviceError::Invalid { what: format!("contraction {}: {what}", contraction.label) };
         if !isa.available() {
@@ -152,6 +166,12 @@ impl Packed {
         if !activate::known(c.activation) {
             return Err(invalid(format!("activation {:?} is not known", c.activation)));
         }
+        let panels = match other {
+            Some(other) if (other.k, other.n) == (k, c.n) => Arc::clone(&other.panels),
+            Some(other) => return Err(invalid(format!("{k} x {} weights, shared {} x {}", c.n, other.k, other.n))),
+            None if c.n <= kernels.narrow.len() => Arc::new(pack::unpacked(&c.weights)),
+            None => Arc::new(pack::panels(&c.weights, c.n, kernels.lanes)),
+        };
         let out_extent = extent(c.out_offset, &[(c.positions, c.out_position_stride)], c.n)
             .ok_or_else(|| invalid("the result reaches past the address space".into()))?;
         Ok(Self {
@@ -160,11 +180,7 @@ impl Packed {
             kernels,
             terms: c.terms.clone(),
             segments: pack::segments(&c.terms),
-            panels: if c.n <= kernels.narrow.len() {
-                pack::unpacked(&c.weights)
-            } else {
-                pack::panels(&c.weights, c.n, kernels.lanes)
-            },
+            panels,
             bias: pack::bias(c, kernels.lanes),
             activation: c.activation,
             k,
@@ -207,9 +223,14 @@ impl Packed {
         self.kernels.lanes
     }
 
+    /// Bytes that the packed weights take, however many share them.
+    pub fn weight_bytes(&self) -> usize {
+        self.panels.data.len() * size_of::<f32>()
+    }
+
     /// Bytes that the packed weights and the bias take.
     pub fn bytes(&self) -> usize {
-        (self.panels.data.len() + self.bias.len()) * size_of::<f32>()
+        self.weight_bytes() + self.bias.len() * size_of::<f32>()
     }
 
     /// Multiplications and additions of a row: a measure of work for whoever splits it.

@@ -410,3 +410,18 @@ fn segments_cover_k_in_order() {
     }
     assert_eq!(found, expected);
 }
+
+/// One half of the positions with the weights of the other, as a two-dimensional convolution has it.
+#[test]
+fn weights_are_packed_once() {
+    for n in [1, 5, 40] {
+        let case = Spec { terms: vec![(1, 9)], positions: 4, ..Spec::dense(1, n, 3) }.case();
+        let packed = Packed::new(&case.contraction).unwrap();
+        let shared = Packed::sharing(&case.contraction, &packed).unwrap();
+        assert!(Arc::ptr_eq(&packed.panels, &shared.panels));
+        assert_eq!(case.run(&shared), case.expected());
+        let narrower = Spec { terms: vec![(1, 9)], ..Spec::dense(1, n + 1, 3) }.case();
+        let error = Packed::sharing(&narrower.contraction, &packed).err().unwrap().to_string();
+        assert!(error.ends_with(&format!("9 x {} weights, shared 9 x {n}", n + 1)), "{error}");
+    }
+}

@@ -75,55 +75,81 @@ unsafe fn avx512(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
     unsafe { any::<true>(op, to, from, n) }
 }
 
-/// `count` elements of the operand from its element `first` on, the rest of the chunk being `rest`.
-#[inline(always)]
-unsafe fn load<T: Copy>(operand: Operand, first: usize, count: usize, rest: T) -> [T; CHUNK] {
-    let at = operand.at.cast::<T>();
-    // SAFETY: the caller's operand is valid for `first + count` elements, or for one.
-    unsafe {
-        if !operand.each {
-            return [at.read_unaligned(); CHUNK];
+/// An operand's elements, chunk after chunk: every chunk is read whole, without a branch on what the operand is.
+struct Chunks<T> {
+    at: *const T,
+    /// 1, or 0 for an operand that is one element: `local` is filled with it.
+    step: usize,
+    local: [T; CHUNK],
+}
+
+impl<T: Copy + Default> Chunks<T> {
+    #[inline(always)]
+    unsafe fn new(operand: Operand) -> Self {
+        let at = operand.at.cast::<T>();
+        if operand.each {
+            return Self { at, step: 1, local: [T::default(); CHUNK] };
         }
-        if count == CHUNK {
-            return at.add(first).cast::<[T; CHUNK]>().read_unaligned();
+        // SAFETY: the caller's operand is valid for one element.
+        let one = unsafe { at.read_unaligned() };
+        Self { at, step: 0, local: [one; CHUNK] }
+    }
+
+    /// Where to read from: a borrowed copy for what is one element.
+    #[inline(always)]
+    fn start(&self) -> *const T {
+        if self.step == 0 { self.local.as_ptr() } else { self.at }
+    }
+
+    /// The last, partial chunk, as a whole one.
+    #[inline(always)]
+    unsafe fn tail(&mut self, first: usize, count: usize) -> *const T {
+        if self.step == 1 {
+            // SAFETY: the caller's operand is valid for `first + count` elements; `count < CHUNK`.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    self.at.add(first).cast::<u8>(),
+                    self.local.as_mut_ptr().cast::<u8>(),
+                    count * size_of::<T>(),
+                );
+            }
         }
-        let mut chunk = [rest; CHUNK];
-        for (i, element) in chunk.iter_mut().enumerate().take(count) {
-            *element = at.add(first + i).read_unaligned();
-        }
-        chunk
+        self.local.as_ptr()
     }
 }
 
 #[inline(always)]
-unsafe fn store<T: Copy>(to: *mut u8, first: usize, count: usize, chunk: [T; CHUNK]) {
-    let to = to.cast::<T>();
-    // SAFETY: the caller's target is valid for `first + count` elements.
-    unsafe {
-        if count == CHUNK {
-            to.add(first).cast::<[T; CHUNK]>().write_unaligned(chunk);
-        } else {
-            for (i, element) in chunk.iter().enumerate().take(count) {
-                to.add(first + i).write_unaligned(*element);
-            }
-        }
-    }
+unsafe fn chunk<T: Copy>(at: *const T) -> [T; CHUNK] {
+    // SAFETY: the caller has `CHUNK` elements there.
+    unsafe { at.cast::<[T; CHUNK]>().read_unaligned() }
 }
 
 #[inline(always)]
 unsafe fn map1<A: Copy + Default, R: Copy + Default>(to: *mut u8, [a, ..]: [Operand; 3], n: usize, f: impl Fn(A) -> R) {
-    let mut first = 0;
-    while first < n {
-        let count = (n - first).min(CHUNK);
-        // SAFETY: the caller's promises are `Map`'s; `first + count <= n`.
-        let x = unsafe { load(a, first, count, A::default()) };
-        let mut r = [R::default(); CHUNK];
-        for i in 0..CHUNK {
-            r[i] = f(x[i]);
+    let to = to.cast::<R>();
+    let (whole, rest) = (n - n % CHUNK, n % CHUNK);
+    let mut partial = [R::default(); CHUNK];
+    // SAFETY: the caller's promises are `Map`'s; whole chunks are within `n`, the rest is copied out and in.
+    unsafe {
+        let mut a = Chunks::<A>::new(a);
+        let (mut pa, sa) = (a.start(), a.step * CHUNK);
+        let (mut out, mut first) = (to, 0);
+        while first < n {
+            if first == whole {
+                pa = a.tail(first, rest);
+                out = partial.as_mut_ptr();
+            }
+            let x = chunk(pa);
+            let mut r = [R::default(); CHUNK];
+            for i in 0..CHUNK {
+                r[i] = f(x[i]);
+            }
+            out.cast::<[R; CHUNK]>().write_unaligned(r);
+            out = out.wrapping_add(CHUNK);
+            pa = pa.wrapping_add(sa);
+            first += CHUNK;
         }
-        // SAFETY: as above.
-        unsafe { store(to, first, count, r) };
-        first += count;
+        std::ptr::copy_nonoverlapping(partial.as_ptr().cast::<u8>(), to.add(whole).cast::<u8>(), rest * size_of::<R>());
     }
 }
 
@@ -134,18 +160,31 @@ unsafe fn map2<A: Copy + Default, B: Copy + Default, R: Copy + Default>(
     n: usize,
     f: impl Fn(A, B) -> R,
 ) {
-    let mut first = 0;
-    while first < n {
-        let count = (n - first).min(CHUNK);
-        // SAFETY: the caller's promises are `Map`'s; `first + count <= n`.
-        let (x, y) = unsafe { (load(a, first, count, A::default()), load(b, first, count, B::default())) };
-        let mut r = [R::default(); CHUNK];
-        for i in 0..CHUNK {
-            r[i] = f(x[i], y[i]);
+    let to = to.cast::<R>();
+    let (whole, rest) = (n - n % CHUNK, n % CHUNK);
+    let mut partial = [R::default(); CHUNK];
+    // SAFETY: as in `map1`.
+    unsafe {
+        let (mut a, mut b) = (Chunks::<A>::new(a), Chunks::<B>::new(b));
+        let (mut pa, sa) = (a.start(), a.step * CHUNK);
+        let (mut pb, sb) = (b.start(), b.step * CHUNK);
+        let (mut out, mut first) = (to, 0);
+        while first < n {
+            if first == whole {
+                (pa, pb) = (a.tail(first, rest), b.tail(first, rest));
+                out = partial.as_mut_ptr();
+            }
+            let (x, y) = (chunk(pa), chunk(pb));
+            let mut r = [R::default(); CHUNK];
+            for i in 0..CHUNK {
+                r[i] = f(x[i], y[i]);
+            }
+            out.cast::<[R; CHUNK]>().write_unaligned(r);
+            out = out.wrapping_add(CHUNK);
+            (pa, pb) = (pa.wrapping_add(sa), pb.wrapping_add(sb));
+            first += CHUNK;
         }
-        // SAFETY: as above.
-        unsafe { store(to, first, count, r) };
-        first += count;
+        std::ptr::copy_nonoverlapping(partial.as_ptr().cast::<u8>(), to.add(whole).cast::<u8>(), rest * size_of::<R>());
     }
 }
 
@@ -156,28 +195,39 @@ unsafe fn map3<A: Copy + Default, T: Copy + Default>(
     n: usize,
     f: impl Fn(A, T, T) -> T,
 ) {
-    let mut first = 0;
-    while first < n {
-        let count = (n - first).min(CHUNK);
-        // SAFETY: the caller's promises are `Map`'s; `first + count <= n`.
-        let (x, y, z) = unsafe {
-            let y = load(b, first, count, T::default());
-            (load(a, first, count, A::default()), y, load(c, first, count, T::default()))
-        };
-        let mut r = [T::default(); CHUNK];
-        for i in 0..CHUNK {
-            r[i] = f(x[i], y[i], z[i]);
+    let to = to.cast::<T>();
+    let (whole, rest) = (n - n % CHUNK, n % CHUNK);
+    let mut partial = [T::default(); CHUNK];
+    // SAFETY: as in `map1`.
+    unsafe {
+        let (mut a, mut b, mut c) = (Chunks::<A>::new(a), Chunks::<T>::new(b), Chunks::<T>::new(c));
+        let (mut pa, sa) = (a.start(), a.step * CHUNK);
+        let (mut pb, sb) = (b.start(), b.step * CHUNK);
+        let (mut pc, sc) = (c.start(), c.step * CHUNK);
+        let (mut out, mut first) = (to, 0);
+        while first < n {
+            if first == whole {
+                (pa, pb, pc) = (a.tail(first, rest), b.tail(first, rest), c.tail(first, rest));
+                out = partial.as_mut_ptr();
+            }
+            let (x, y, z) = (chunk(pa), chunk(pb), chunk(pc));
+            let mut r = [T::default(); CHUNK];
+            for i in 0..CHUNK {
+                r[i] = f(x[i], y[i], z[i]);
+            }
+            out.cast::<[T; CHUNK]>().write_unaligned(r);
+            out = out.wrapping_add(CHUNK);
+            (pa, pb, pc) = (pa.wrapping_add(sa), pb.wrapping_add(sb), pc.wrapping_add(sc));
+            first += CHUNK;
         }
-        // SAFETY: as above.
-        unsafe { store(to, first, count, r) };
-        first += count;
+        std::ptr::copy_nonoverlapping(partial.as_ptr().cast::<u8>(), to.add(whole).cast::<u8>(), rest * size_of::<T>());
     }
 }
 
 #[inline(always)]
 unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
     use ScalarType as S;
-    // SAFETY, for all of it: the caller's promises are `Map`'s, and the types read are the op's.
+    // SAFETY: for all of it, the caller's promises are `Map`'s, and the types read are the op's.
     unsafe {
         match op {
             Op::Move(ty) => match ty.bytes() {

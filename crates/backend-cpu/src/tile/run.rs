@@ -94,28 +94,47 @@ pub(super) unsafe fn launch(
             slots[slot.0 as usize] = bits & (u64::MAX >> (64 - ty.bits()));
         }
     }
-    let total = if program.shape == Shape::Group { sx * sy * sz } else { gx * sx };
-    let width = match program.shape {
-        Shape::Line { divisor } => divisor.map_or(total, |slot| slots[slot.0 as usize]),
-        Shape::Groups | Shape::Group => sx,
-    };
-    let width = if width == 0 { total } else { width };
     for &(slot, builtin) in &program.builtins {
-        match builtin {
-            Builtin::Width => slots[slot.0 as usize] = width,
-            Builtin::WorkGroupCount(axis) => slots[slot.0 as usize] = [gx, gy, gz][usize::from(axis).min(2)],
-            Builtin::Segment | Builtin::First | Builtin::Flat | Builtin::WorkGroup(_) => {}
+        if let Builtin::WorkGroupCount(axis) = builtin {
+            slots[slot.0 as usize] = [gx, gy, gz][usize::from(axis).min(2)];
         }
     }
     for inst in &program.prologue {
         scalar(slots, inst);
+    }
+    let row = if program.shape == Shape::Group { sx * sy * sz } else { gx * sx };
+    let row = program.clip.map_or(row, |(slot, signed)| {
+        let limit = slots[slot.0 as usize];
+        if signed && (limit as i64) < 0 { 0 } else { row.min(limit) }
+    });
+    if row == 0 {
+        return Ok(());
+    }
+    let (total, width) = match program.shape {
+        Shape::Line { divisor } => (row, divisor.map_or(row, |slot| slots[slot.0 as usize])),
+        Shape::Rows => (row * gy, row),
+        Shape::Groups | Shape::Group => (row, sx),
+    };
+    let width = if width == 0 { total } else { width };
+    let mut again = false;
+    for &(slot, builtin) in &program.builtins {
+        if builtin == Builtin::Width {
+            slots[slot.0 as usize] = width;
+            again = true;
+        }
+    }
+    if again {
+        // What a width depends on does not depend on it, but other things may.
+        for inst in &program.prologue {
+            scalar(slots, inst);
+        }
     }
     let capacity = program.capacity as usize;
     state.frame.reserve(program.frame_bytes as usize);
     state.staging.reserve(4 * 8 * capacity);
     let groups_per_tile = match program.shape {
         Shape::Groups => (capacity as u64 / sx).max(1),
-        Shape::Line { .. } | Shape::Group => 1,
+        Shape::Line { .. } | Shape::Rows | Shape::Group => 1,
     };
     let local = bind(image, program, args, &mut state.buffers, &mut state.local, groups_per_tile)?;
     let mut run = Run {
@@ -133,12 +152,16 @@ pub(super) unsafe fn launch(
         step_limit,
     };
     let clear = (state.local.as_mut_ptr(), local);
-    let (outer_x, outer_y, outer_z) = if program.shape == Shape::Group { (gx, gy, gz) } else { (1, gy, gz) };
+    let (outer_x, outer_y, outer_z) = match program.shape {
+        Shape::Group => (gx, gy, gz),
+        Shape::Rows => (1, 1, gz),
+        Shape::Line { .. } | Shape::Groups => (1, gy, gz),
+    };
     for z in 0..outer_z {
         for y in 0..outer_y {
             for x in 0..outer_x {
                 // SAFETY: the caller's promises.
-                unsafe { run.line(total, width, [x, y, z], clear)? };
+                unsafe { run.line(total, width, [x, y, z], clear) }.map_err(|stop| *stop)?;
             }
         }
     }
@@ -186,6 +209,7 @@ fn bind(
 }
 
 /// One scalar instruction: the ops of addresses directly, all others through their one definition.
+#[inline(always)]
 fn scalar(slots: &mut [u64], inst: &ScalarInst) {
     let [a, b, c] = inst.from.map(|slot| slots[slot.0 as usize]);
     slots[inst.to.0 as usize] = match inst.op {
@@ -195,6 +219,9 @@ fn scalar(slots: &mut [u64], inst: &ScalarInst) {
         op => op.evaluate([a, b, c]),
     };
 }
+
+/// A fault, behind a pointer: every access returns one or none.
+type Stop = Box<Fault>;
 
 struct Run<'a> {
     program: &'a Program,
@@ -222,16 +249,33 @@ struct Line {
     g: i64,
 }
 
+/// Active items of a tile whose elements are evenly spaced: `count` of them from item `first` (counted from the
+/// range's start), element `i` at `at + i·step` bytes.
+struct Stretch<T> {
+    first: usize,
+    at: *mut T,
+    step: isize,
+    count: usize,
+}
+
+impl<T> Stretch<T> {
+    fn element(&self, i: usize) -> *mut T {
+        self.at.wrapping_byte_offset(self.step * i as isize)
+    }
+}
+
 impl Run<'_> {
     /// Runs the items `0..total`, `width` of them a segment, tile by tile.
-    unsafe fn line(&mut self, total: u64, width: u64, group: [u64; 3], local: (*mut u8, usize)) -> Result<(), Fault> {
+    unsafe fn line(&mut self, total: u64, width: u64, group: [u64; 3], local: (*mut u8, usize)) -> Result<(), Stop> {
         let capacity = u64::from(self.program.capacity);
-        let mut at = 0;
+        let segments = if self.program.many_segments { capacity / width } else { 0 };
+        let (mut at, mut segment, mut first) = (0, 0, 0);
+        let segment_width = width;
         while at < total {
-            let (segment, first) = (at / width, at % width);
             let left = total - at;
-            let whole = if first == 0 && self.program.many_segments { (capacity / width).min(left / width) } else { 0 };
-            let (count, width) = if whole >= 1 {
+            let (count, width) = if segments > 0 && left >= width {
+                // As many whole segments as are left; a division only at the end.
+                let whole = if left >= segments * width { segments } else { left / width };
                 (whole * width, width)
             } else {
                 let count = capacity.min(width - first).min(left);
@@ -247,30 +291,39 @@ impl Run<'_> {
                 };
             }
             self.width = width as usize;
-            // SAFETY: `local` are the reserved bytes of scratch memory.
-            unsafe { ptr::write_bytes(local.0, 0, local.1) };
+            if local.1 > 0 {
+                // SAFETY: `local` are the reserved bytes of scratch memory.
+                unsafe { ptr::write_bytes(local.0, 0, local.1) };
+            }
             let exec = Exec { lo: 0, hi: count as usize, mask: ptr::null() };
             // SAFETY: the caller's promises; `count <= capacity`.
             unsafe { self.block(Block(0), exec)? };
             at += count;
+            first += count;
+            while first >= segment_width {
+                first -= segment_width;
+                segment += 1;
+            }
         }
         Ok(())
     }
 
+    #[inline(always)]
     fn slot(&self, slot: Slot) -> u64 {
         self.slots[slot.0 as usize]
     }
 
     /// Element `i` of a register.
+    #[inline(always)]
     unsafe fn element(&self, reg: Reg, ty: ScalarType, i: usize) -> *mut u8 {
         // SAFETY: registers of the program lie in the frame with room for `capacity` elements, and `i` is one of a tile's.
         unsafe { self.frame.add(reg.0 as usize + i * ty.bytes() as usize) }
     }
 
-    unsafe fn block(&mut self, block: Block, exec: Exec) -> Result<(), Fault> {
+    unsafe fn block(&mut self, block: Block, exec: Exec) -> Result<(), Stop> {
         let program = self.program;
         for inst in &program.blocks[block.0 as usize] {
-            // SAFETY, for all arms: `exec` is of this tile, and the caller's promises.
+            // SAFETY: for all arms, `exec` is of this tile, and the caller's promises.
             unsafe {
                 match inst {
                     Inst::Scalar(inst) => scalar(self.slots, inst),
@@ -344,23 +397,29 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn step(&mut self, site: SiteId) -> Result<(), Fault> {
+    fn step(&mut self, site: SiteId) -> Result<(), Stop> {
         self.steps += 1;
         if self.steps <= self.step_limit {
             return Ok(());
         }
         let site = &self.program.sites[site.0 as usize];
-        Err(Fault::Steps { kernel: self.name.to_owned(), op: site.op, at: site.span.start, limit: self.step_limit })
+        Err(Box::new(Fault::Steps {
+            kernel: self.name.to_owned(),
+            op: site.op,
+            at: site.span.start,
+            limit: self.step_limit,
+        }))
     }
 
     // ---- element-wise
 
-    unsafe fn map(&mut self, op: Op, to: Target, from: &[Source; 3], exec: Exec) -> Result<(), Fault> {
+    #[inline]
+    unsafe fn map(&mut self, op: Op, to: Target, from: &[Source; 3], exec: Exec) -> Result<(), Stop> {
         let mut operands = [Operand { at: ptr::null(), each: false }; 3];
         let count = op.operands();
         let n = exec.hi - exec.lo;
         let ty = op.result();
-        // SAFETY, for all of it: operands hold `n` elements from `lo` on, or one; so does the target.
+        // SAFETY: for all of it, operands hold `n` elements from `lo` on, or one; so does the target.
         unsafe {
             for (at, operand) in operands.iter_mut().enumerate().take(count) {
                 *operand = self.source(from[at], op.operand(at), exec, at)?;
@@ -391,7 +450,8 @@ impl Run<'_> {
     }
 
     /// The operand's elements, the first of them item `lo`'s. `stage` is free for a copy.
-    unsafe fn source(&mut self, source: Source, ty: ScalarType, exec: Exec, stage: usize) -> Result<Operand, Fault> {
+    #[inline(always)]
+    unsafe fn source(&mut self, source: Source, ty: ScalarType, exec: Exec, stage: usize) -> Result<Operand, Stop> {
         // SAFETY: the caller's promises; registers and slots are the program's.
         unsafe {
             Ok(match source {
@@ -409,11 +469,13 @@ impl Run<'_> {
         }
     }
 
+    #[inline(always)]
     fn numbers(&self, value: Affine) -> Line {
         Line { base: self.slot(value.base) as i64, l: self.slot(value.l) as i64, g: self.slot(value.g) as i64 }
     }
 
     /// The distance between neighbours, if it is the same for all items of the range.
+    #[inline(always)]
     fn stride(&self, line: Line, exec: Exec) -> Option<i64> {
         (exec.hi <= self.width || line.g == line.l.wrapping_mul(self.width as i64)).then_some(line.l)
     }
@@ -450,20 +512,20 @@ impl Run<'_> {
     // ---- memory
 
     #[cold]
-    fn out_of_bounds(&self, buffer: u32, index: i64, site: SiteId) -> Fault {
+    fn out_of_bounds(&self, buffer: u32, index: i64, site: SiteId) -> Stop {
         let site = &self.program.sites[site.0 as usize];
-        Fault::OutOfBounds {
+        Box::new(Fault::OutOfBounds {
             kernel: self.name.to_owned(),
             op: site.op,
             at: site.span.start,
             index,
             buffer,
             limit: self.buffers[buffer as usize].len,
-        }
+        })
     }
 
     /// The address of `bytes` bytes at `offset`, if the buffer has them.
-    fn checked(&self, buffer: u32, offset: i64, bytes: usize, site: SiteId) -> Result<*mut u8, Fault> {
+    fn checked(&self, buffer: u32, offset: i64, bytes: usize, site: SiteId) -> Result<*mut u8, Stop> {
         let binding = self.buffers[buffer as usize];
         let fits = usize::try_from(offset).is_ok_and(|offset| bytes <= binding.len && offset <= binding.len - bytes);
         if fits {
@@ -475,8 +537,11 @@ impl Run<'_> {
     }
 
     /// The address of item `lo`'s element, if the range's elements lie side by side and all of them are accessed.
-    fn contiguous(&self, access: Access, ty: ScalarType, exec: Exec) -> Result<Option<*mut u8>, Fault> {
-        let Offsets::Affine(offsets) = access.offsets else { return Ok(None) };
+    #[inline(always)]
+    fn contiguous(&self, access: Access, ty: ScalarType, exec: Exec) -> Result<Option<*mut u8>, Stop> {
+        let Offsets::Affine(offsets) = access.offsets else {
+            return Ok(None);
+        };
         let line = self.numbers(offsets);
         let size = ty.bytes() as i64;
         if !exec.mask.is_null() || self.stride(line, exec) != Some(size) {
@@ -487,41 +552,73 @@ impl Run<'_> {
     }
 
     /// Copies the active items' elements to `to`, item `lo`'s first.
-    unsafe fn gather(&self, access: Access, ty: ScalarType, exec: Exec, to: *mut u8) -> Result<(), Fault> {
+    unsafe fn gather(&self, access: Access, ty: ScalarType, exec: Exec, to: *mut u8) -> Result<(), Stop> {
         // SAFETY: `to` holds a tile; addresses are checked.
         unsafe {
             match ty.bytes() {
-                1 => self.each_element::<u8>(access, exec, |i, at| to.add(i).write(at.read())),
-                2 => self.each_element::<u16>(access, exec, |i, at| to.cast::<u16>().add(i).write(at.read_unaligned())),
-                4 => self.each_element::<u32>(access, exec, |i, at| to.cast::<u32>().add(i).write(at.read_unaligned())),
-                _ => self.each_element::<u64>(access, exec, |i, at| to.cast::<u64>().add(i).write(at.read_unaligned())),
+                1 => self.gather_as::<u8>(access, exec, to.cast()),
+                2 => self.gather_as::<u16>(access, exec, to.cast()),
+                4 => self.gather_as::<u32>(access, exec, to.cast()),
+                _ => self.gather_as::<u64>(access, exec, to.cast()),
             }
         }
+    }
+
+    unsafe fn gather_as<T: Copy>(&self, access: Access, exec: Exec, to: *mut T) -> Result<(), Stop> {
+        let copy = |run: Stretch<T>| {
+            // SAFETY: the run's addresses are in bounds and may be unaligned; `to` holds the range's items.
+            unsafe {
+                let to = to.add(run.first);
+                if run.step == size_of::<T>() as isize {
+                    // Rows of a tensor are what most runs are: copied whole.
+                    ptr::copy_nonoverlapping(run.at.cast::<u8>(), to.cast::<u8>(), run.count * size_of::<T>());
+                } else if run.step == 0 {
+                    let value = run.at.read_unaligned();
+                    (0..run.count).for_each(|i| to.add(i).write(value));
+                } else {
+                    (0..run.count).for_each(|i| to.add(i).write(run.element(i).read_unaligned()));
+                }
+            }
+        };
+        // SAFETY: as the caller's.
+        unsafe { self.each_run(access, exec, copy) }
     }
 
     /// Copies elements from `from` to the active items' places, in ascending order.
-    unsafe fn scatter(&self, access: Access, ty: ScalarType, exec: Exec, from: *const u8) -> Result<(), Fault> {
+    unsafe fn scatter(&self, access: Access, ty: ScalarType, exec: Exec, from: *const u8) -> Result<(), Stop> {
         // SAFETY: `from` holds a tile; addresses are checked.
         unsafe {
             match ty.bytes() {
-                1 => self.each_element::<u8>(access, exec, |i, at| at.write(from.add(i).read())),
-                2 => {
-                    self.each_element::<u16>(access, exec, |i, at| at.write_unaligned(from.cast::<u16>().add(i).read()))
-                }
-                4 => {
-                    self.each_element::<u32>(access, exec, |i, at| at.write_unaligned(from.cast::<u32>().add(i).read()))
-                }
-                _ => {
-                    self.each_element::<u64>(access, exec, |i, at| at.write_unaligned(from.cast::<u64>().add(i).read()))
-                }
+                1 => self.scatter_as::<u8>(access, exec, from.cast()),
+                2 => self.scatter_as::<u16>(access, exec, from.cast()),
+                4 => self.scatter_as::<u32>(access, exec, from.cast()),
+                _ => self.scatter_as::<u64>(access, exec, from.cast()),
             }
         }
     }
 
-    /// Calls `visit(i, address)` for each active item, `i` counting from `lo`, its address being in bounds.
+    unsafe fn scatter_as<T: Copy>(&self, access: Access, exec: Exec, from: *const T) -> Result<(), Stop> {
+        let copy = |run: Stretch<T>| {
+            // SAFETY: the run's addresses are in bounds and may be unaligned; `from` holds the range's items, in memory
+            // of the executor's own.
+            unsafe {
+                let from = from.add(run.first);
+                if run.step == size_of::<T>() as isize {
+                    ptr::copy_nonoverlapping(from.cast::<u8>(), run.at.cast::<u8>(), run.count * size_of::<T>());
+                } else {
+                    (0..run.count).for_each(|i| run.element(i).write_unaligned(from.add(i).read()));
+                }
+            }
+        };
+        // SAFETY: as the caller's.
+        unsafe { self.each_run(access, exec, copy) }
+    }
+
+    /// Calls `visit` for runs of active items in ascending order, all their addresses being in bounds.
     #[inline(always)]
-    unsafe fn each_element<T>(&self, access: Access, exec: Exec, visit: impl Fn(usize, *mut T)) -> Result<(), Fault> {
+    unsafe fn each_run<T>(&self, access: Access, exec: Exec, visit: impl Fn(Stretch<T>)) -> Result<(), Stop> {
         let size = size_of::<T>();
+        let one = |place: usize, at: *mut u8| Stretch { first: place, at: at.cast(), step: 0, count: 1 };
         let mut fault = None;
         match access.offsets {
             Offsets::Affine(offsets) => {
@@ -535,11 +632,9 @@ impl Run<'_> {
                     let room = binding.len.checked_sub(size).map_or(-1, |room| room.min(i64::MAX as usize) as i64);
                     let inside = last.is_some_and(|last| start.min(last) >= 0 && start.max(last) <= room);
                     if inside && exec.mask.is_null() {
-                        for i in 0..count {
-                            let offset = start + line.l * i as i64;
-                            // SAFETY: between the ends.
-                            visit(first - exec.lo + i, unsafe { binding.ptr.add(offset as usize) }.cast());
-                        }
+                        // SAFETY: the start is inside.
+                        let at = unsafe { binding.ptr.add(start as usize) }.cast();
+                        visit(Stretch { first: first - exec.lo, at, step: line.l as isize, count });
                         return true;
                     }
                     for i in 0..count {
@@ -549,7 +644,7 @@ impl Run<'_> {
                         }
                         let offset = start.wrapping_add(line.l.wrapping_mul(i as i64));
                         match self.checked(access.buffer, offset, size, access.site) {
-                            Ok(at) => visit(first - exec.lo + i, at.cast()),
+                            Ok(at) => visit(one(first - exec.lo + i, at)),
                             Err(found) => {
                                 fault = Some(found);
                                 return false;
@@ -567,7 +662,7 @@ impl Run<'_> {
                     let (on, offset) =
                         unsafe { (exec.mask.is_null() || *exec.mask.add(i) != 0, offsets.add(i).read()) };
                     if on {
-                        visit(i - exec.lo, self.checked(access.buffer, offset, size, access.site)?.cast());
+                        visit(one(i - exec.lo, self.checked(access.buffer, offset, size, access.site)?));
                     }
                 }
             }
@@ -641,7 +736,7 @@ impl Run<'_> {
     unsafe fn split_mask(&mut self, mask: *mut u8, exec: Exec, both: bool) -> (Exec, Exec) {
         let none = Exec { hi: exec.lo, ..exec };
         let (mut yes, mut no) = (0, 0);
-        // SAFETY, for all of it: masks cover the tile.
+        // SAFETY: for all of it, masks cover the tile.
         unsafe {
             for i in exec.lo..exec.hi {
                 yes += usize::from(*mask.add(i) == 3);
@@ -768,7 +863,7 @@ impl Run<'_> {
     // ---- between items
 
     unsafe fn reduce(&mut self, combine: Combine, ty: ScalarType, to: Reg, from: Reg, group: Group, exec: Exec) {
-        // SAFETY, for all of it: registers hold the tile's items.
+        // SAFETY: for all of it, registers hold the tile's items.
         unsafe {
             let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0));
             let (from32, to32) = (from.cast::<f32>(), to.cast::<f32>());
@@ -825,6 +920,38 @@ impl Run<'_> {
                 }
             }
         };
+        // Whole groups side by side: several chains at a time, since each waits for its own last addition only.
+        const CHAINS: usize = 4;
+        let whole = match group {
+            Group::Workgroup => Some(if self.program.shape == Shape::Groups { self.width } else { exec.hi }),
+            Group::Lanes { size: SUBGROUP_SIZE, .. } if self.width.is_multiple_of(SUBGROUP_SIZE as usize) => {
+                Some(SUBGROUP_SIZE as usize)
+            }
+            Group::Lanes { .. } => None,
+        };
+        if let (Some(length), true, 0) = (whole, exec.mask.is_null(), exec.lo)
+            && exec.hi.is_multiple_of(length)
+        {
+            let mut start = 0;
+            while start < exec.hi {
+                let chains = ((exec.hi - start) / length).min(CHAINS);
+                // A chain too many reads what the first reads.
+                let firsts: [usize; CHAINS] = std::array::from_fn(|c| start + if c < chains { c * length } else { 0 });
+                let mut sums = firsts.map(&get);
+                for i in 1..length {
+                    for c in 0..CHAINS {
+                        sums[c] = combine(sums[c], get(firsts[c] + i));
+                    }
+                }
+                for (first, sum) in firsts.into_iter().zip(sums).take(chains) {
+                    for i in first..first + length {
+                        set(i, sum);
+                    }
+                }
+                start += chains * length;
+            }
+            return;
+        }
         // A workgroup is a segment, or the whole tile.
         let length = if self.program.shape == Shape::Groups { self.width } else { exec.hi };
         let mut start = 0;
@@ -858,7 +985,7 @@ impl Run<'_> {
         exec: Exec,
     ) {
         let length = if self.program.shape == Shape::Groups { self.width } else { exec.hi };
-        // SAFETY, for all of it: registers hold the tile's items, and a source is one of them.
+        // SAFETY: for all of it, registers hold the tile's items, and a source is one of them.
         unsafe {
             let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0));
             let valid = self.element(valid, ScalarType::I1, 0);

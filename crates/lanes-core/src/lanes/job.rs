@@ -216,6 +216,16 @@ impl Drop for Pooled {
     }
 }
 
+/// Keeps `cx`'s waker in `place`. Returns the one it replaces, to be dropped once no lock is held: that runs the host's
+/// code, which may well call back.
+#[must_use]
+pub(super) fn keep_waker(place: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
+    if place.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+        return None;
+    }
+    place.replace(cx.waker().clone())
+}
+
 /// Where a future and the turn that answers it meet.
 #[derive(Default)]
 pub(super) struct Ticket {
@@ -241,13 +251,14 @@ impl Ticket {
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<JobBox> {
         let mut slot = lock(&self.slot);
         if let Some(job) = slot.job.take() {
-            slot.waker = None;
             self.done.store(false, Ordering::Relaxed);
+            let _unused = slot.waker.take();
+            // Dropping a waker runs the host's code, so the lock goes first.
+            drop(slot);
             return Poll::Ready(job);
         }
-        if !slot.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            slot.waker = Some(cx.waker().clone());
-        }
+        let _replaced = keep_waker(&mut slot.waker, cx);
+        drop(slot);
         Poll::Pending
     }
 
@@ -268,10 +279,12 @@ impl Ticket {
     /// Nobody waits any more. Returns the answer if it has come; otherwise `deliver` drops it.
     pub fn abandon(&self) -> Option<JobBox> {
         let mut slot = lock(&self.slot);
-        slot.waker = None;
+        let _unused = slot.waker.take();
         let job = slot.job.take();
         slot.abandoned = job.is_none();
         self.done.store(false, Ordering::Relaxed);
+        // As in `poll`.
+        drop(slot);
         job
     }
 

@@ -10,7 +10,7 @@
 //! - Not here: a future per call (`stream`).
 
 use super::error::{InputError, StreamError};
-use super::job::{Destination, Job, JobBox, Pooled};
+use super::job::{Destination, Job, JobBox, Pooled, keep_waker};
 use super::stream::{Stream, outputs};
 use super::sync::{DRIVER, block_before, block_on, lock};
 use super::value::{Outputs, Value};
@@ -217,7 +217,8 @@ impl Inbox {
     fn take_or_wait(&self, taken: &mut VecDeque<JobBox>, cx: &mut Context<'_>) -> bool {
         let mut state = lock(&self.state);
         if state.jobs.is_empty() {
-            state.waker = Some(cx.waker().clone());
+            let _replaced = keep_waker(&mut state.waker, cx);
+            drop(state);
             return false;
         }
         std::mem::swap(&mut state.jobs, taken);
@@ -228,7 +229,8 @@ impl Inbox {
     fn close(&self, left: &mut VecDeque<JobBox>) {
         let mut state = lock(&self.state);
         state.closed = true;
-        state.waker = None;
         left.append(&mut state.jobs);
+        let _unused = state.waker.take();
+        drop(state);
     }
 }

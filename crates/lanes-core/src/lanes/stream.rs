@@ -13,7 +13,7 @@
 //! - Not here: how a call finds its turn (`turn`).
 
 use super::error::{Closed, StreamError};
-use super::job::{Job, JobBox, Pooled, StreamCell, Ticket};
+use super::job::{Job, JobBox, Pooled, StreamCell, Ticket, keep_waker};
 use super::queue::Request;
 use super::sync::{CALLER, block_on, lock};
 use super::table::{LaneId, Lease};
@@ -421,7 +421,8 @@ impl Future for Spawn {
         match slot.stream.take() {
             Some(stream) => Poll::Ready(stream),
             None => {
-                slot.waker = Some(cx.waker().clone());
+                let _replaced = keep_waker(&mut slot.waker, cx);
+                drop(slot);
                 Poll::Pending
             }
         }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -34,19 +35,32 @@ thread_local! {
     static UNPARKER: Waker = unparker();
 }
 
-/// How long a thread looks for something before it sleeps. Between looks it gives its core away, so with more threads
-/// than cores this costs less than the system calls and the wake-up of a sleep; with few it is a short spin.
+/// How long a thread looks for something before it sleeps. Between looks it gives its core away: with more of our
+/// threads than cores that costs less than the system calls and the wake-up of a sleep; with few it is a short spin.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
     /// Looks at least, however long they take.
     looks_min: u32,
     time: Duration,
+    /// What it spins while yields are off.
+    spin: Duration,
 }
 
 /// Of one caller of many: were the turn long, all of them would spin.
-pub(super) const CALLER: Patience = Patience { looks_min: 2, time: Duration::from_micros(10) };
+pub(super) const CALLER: Patience =
+    Patience { looks_min: 2, time: Duration::from_micros(10), spin: Duration::from_micros(2) };
 /// Of the worker and of one who drives many streams: each wake-up of theirs holds up all streams.
-pub(super) const DRIVER: Patience = Patience { looks_min: 2, time: Duration::from_micros(50) };
+pub(super) const DRIVER: Patience =
+    Patience { looks_min: 2, time: Duration::from_micros(50), spin: Duration::from_micros(30) };
+
+/// A yield that took longer than this went to somebody else's work.
+const YIELD_MAX: Duration = Duration::from_micros(500);
+/// Waits without a yield after one that took too long.
+const CROWDED_WAITS: u32 = 4096;
+
+/// Waits left for which this process gives up yielding. Linux charges a yield a whole time slice, so on a machine whose
+/// cores others want too, a thread that yields waits for milliseconds, and one that sleeps is back at once.
+static CROWDED: AtomicU32 = AtomicU32::new(0);
 
 impl Patience {
     /// Whether `is_ready` came true in time.
@@ -55,11 +69,28 @@ impl Patience {
             return true;
         }
         let began = Instant::now();
-        let mut looks = 0;
-        while looks < self.looks_min || began.elapsed() < self.time {
+        let crowded = CROWDED.load(Ordering::Relaxed);
+        if crowded > 0 {
+            // Two who count down at once count one: it is a rough number.
+            CROWDED.store(crowded - 1, Ordering::Relaxed);
+            while began.elapsed() < self.spin {
+                std::hint::spin_loop();
+                if is_ready() {
+                    return true;
+                }
+            }
+            return false;
+        }
+        let (mut looks, mut waited) = (0, Duration::ZERO);
+        while looks < self.looks_min || waited < self.time {
             thread::yield_now();
             if is_ready() {
                 return true;
+            }
+            let before = std::mem::replace(&mut waited, began.elapsed());
+            if waited - before > YIELD_MAX {
+                CROWDED.store(CROWDED_WAITS, Ordering::Relaxed);
+                return false;
             }
             looks += 1;
         }

@@ -118,7 +118,7 @@ fn products(mid: &mut Mid, kept: &[MidId]) {
 fn activations(mid: &mut Mid, kept: &[MidId]) {
     let (uses, producers) = (mid.uses(), mid.producers());
     let mut gone = vec![false; mid.nodes.len()];
-    for at in 0..mid.nodes.len() {
+    for (at, done) in gone.iter_mut().enumerate() {
         let node = &mid.nodes[at];
         let MidOp::Map(expr) = &node.op else { continue };
         let ([input], [out]) = (&node.inputs[..], &node.outputs[..]) else { continue };
@@ -133,7 +133,7 @@ fn activations(mid: &mut Mid, kept: &[MidId]) {
         {
             *activation = found;
             mid.nodes[maker].outputs = vec![out];
-            gone[at] = true;
+            *done = true;
         }
     }
     let mut at = 0;
@@ -168,26 +168,27 @@ fn elementwise(mid: &mut Mid, kept: &[MidId]) {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for at in 0..mid.nodes.len() {
         let MidOp::Map(_) = mid.nodes[at].op else { continue };
-        let shape = mid.shape(mid.nodes[at].outputs[0]);
-        let makers: Vec<usize> = mid.nodes[at].inputs.iter().filter_map(|id| producers[id.0]).collect();
-        // The group that grows is the youngest: what it waits for is done by then.
-        let mut candidates: Vec<usize> = makers.iter().filter_map(|&maker| group_of[maker]).collect();
+        let shape = mid.shape(mid.nodes[at].outputs[0]).to_vec();
+        let makers = mid.nodes[at].inputs.iter().filter_map(|id| producers[id.0]);
+        let mut candidates: Vec<usize> = makers.filter_map(|maker| group_of[maker]).collect();
         candidates.sort_unstable_by(|a, b| b.cmp(a));
         candidates.dedup();
-        let joined = candidates.into_iter().find(|&group| {
-            let members = &groups[group];
-            mid.shape(mid.nodes[members[0]].outputs[0]) == shape
-                && bindings(mid, members, at) <= BINDINGS_MOST
-                && makers
-                    .iter()
-                    .all(|&maker| group_of[maker] == Some(group) || !reaches(mid, &producers, maker, members))
-        });
-        let group = joined.unwrap_or_else(|| {
-            groups.push(Vec::new());
-            groups.len() - 1
-        });
-        groups[group].push(at);
-        group_of[at] = Some(group);
+        // It joins every group that feeds it, youngest first: what the youngest waits for is done by then.
+        let mut members = vec![at];
+        for group in candidates {
+            let first = groups[group][0];
+            if mid.shape(mid.nodes[first].outputs[0]) != shape {
+                continue;
+            }
+            let mut joined = [&groups[group][..], &members].concat();
+            joined.sort_unstable();
+            if bindings(mid, &joined) <= BINDINGS_MOST && closed(mid, &producers, &joined) {
+                members = joined;
+                groups[group].clear();
+            }
+        }
+        members.iter().for_each(|&member| group_of[member] = Some(groups.len()));
+        groups.push(members);
     }
     let mut outside = vec![false; mid.values.len()];
     for id in kept {
@@ -210,18 +211,25 @@ fn elementwise(mid: &mut Mid, kept: &[MidId]) {
     mid.nodes = in_order(fused.into_iter().flatten().collect(), mid.values.len());
 }
 
-/// Distinct operands and results that the group would have with `more` in it.
-fn bindings(mid: &Mid, members: &[usize], more: usize) -> usize {
-    let nodes = || members.iter().chain([&more]).map(|&n| &mid.nodes[n]);
-    let mut made: Vec<MidId> = nodes().flat_map(|node| node.outputs.iter().copied()).collect();
+/// Distinct operands of a group, and one result: most stay in registers.
+fn bindings(mid: &Mid, members: &[usize]) -> usize {
+    let nodes = || members.iter().map(|&n| &mid.nodes[n]);
+    let made: Vec<MidId> = nodes().flat_map(|node| node.outputs.iter().copied()).collect();
     let mut read: Vec<MidId> =
         nodes().flat_map(|node| node.inputs.iter().copied()).filter(|id| !made.contains(id)).collect();
     read.sort_unstable();
     read.dedup();
-    made.sort_unstable();
-    made.dedup();
-    // Results inside the group mostly stay in registers; counting one keeps the bound simple.
     read.len() + 1
+}
+
+/// Whether `members`, in order, can be done at once: nothing that one of them waits for waits for another.
+fn closed(mid: &Mid, producers: &[Option<usize>], members: &[usize]) -> bool {
+    let inputs = members.iter().flat_map(|&member| &mid.nodes[member].inputs);
+    let mut makers: Vec<usize> =
+        inputs.filter_map(|id| producers[id.0]).filter(|maker| !members.contains(maker)).collect();
+    makers.sort_unstable();
+    makers.dedup();
+    makers.into_iter().all(|maker| !reaches(mid, producers, maker, members))
 }
 
 /// Whether making `from`'s results needs a result of one of `members`.

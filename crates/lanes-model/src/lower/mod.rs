@@ -8,7 +8,7 @@
 //! - Values are views of storages. A transpose, a slice, a reshape moves nothing where strides can say it, and whoever
 //!   makes a value writes it where its reader wants it: in the middle of a padded window, as one piece of a
 //!   concatenation, channels innermost for a convolution.
-//! - A state's row is kept in the order its readers want, whatever the model's own; [`Lowered::states`] has the
+//! - A state's row is kept in the order its readers want, whatever the model's own; [`Lowered::signature`] has the
 //!   initial values in that order.
 //! - Not here: lanes and their proofs (`import`), and how a command runs (`backend-*`).
 

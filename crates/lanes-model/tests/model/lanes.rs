@@ -357,3 +357,24 @@ fn inputs_without_the_batch_are_shared() {
     let scopes: Vec<_> = model.signature.inputs.iter().map(|port| port.scope).collect();
     assert_eq!(scopes, [lanes_core::Scope::Seat, lanes_core::Scope::Turn, lanes_core::Scope::Turn]);
 }
+
+/// A file whose only open axis counts the steps of one stream: read as the batch it is refused; a seat that brings the
+/// axis itself, as one step, is served.
+#[test]
+fn steps_are_no_lanes() {
+    let model = ModelBuilder::new(14)
+        .input("x", F32, &["steps", "1", "4"])
+        .input("h", F32, &["1", "1", "2"])
+        .tensor("w", &floats(&[1, 2, 4]))
+        .tensor("r", &floats(&[1, 2, 2]))
+        .node("RNN", &["x", "w", "r", "", "", "h"], &["y", "hn"], &[])
+        .output("y", F32, &["steps", "1", "1", "2"])
+        .output("hn", F32, &["1", "1", "2"])
+        .encode();
+    let text = refusal(model.clone());
+    assert!(text.contains("RNN_y") && text.contains("time axis"), "{text}");
+    let mut options = ImportOptions::default();
+    options.shapes.insert("x".into(), vec![1, 1, 4]);
+    let model = load_bytes(model, "test", &options).unwrap();
+    assert_eq!((model.signature.states[0].output.as_str(), model.lane_axes["hn"]), ("hn", 1));
+}

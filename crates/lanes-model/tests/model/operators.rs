@@ -217,3 +217,62 @@ fn sums_are_rounded_once() {
         &[1.0],
     );
 }
+
+/// A line of three through `op`, with the weights 1 and 10 where it takes some.
+#[track_caller]
+fn line(op: &str, opset: i64, attributes: &[(&str, Value)], wanted: &[f64]) {
+    let inputs: &[&str] = if op == "ConvTranspose" { &["x", "w"] } else { &["x"] };
+    let model = ModelBuilder::new(opset)
+        .input("x", F32, &["batch", "1", "3"])
+        .tensor("w", &Tensor::from_vec(vec![1, 1, 2], vec![1f32, 10.0]))
+        .node(op, inputs, &["y"], attributes)
+        .output("y", F32, &["batch", "1", "?"]);
+    let model = import(model.encode()).unwrap();
+    close(&turn(&model, &[vec![vec![1.0, 2.0, -3.0]]])[0][0], wanted);
+    assert_eq!(model.lane_axes["y"], 0);
+}
+
+#[test]
+fn transposed_convolutions_and_pools_are_composed_exactly() {
+    let stride = || ("strides", Value::from([2]));
+    line("ConvTranspose", 13, &[], &[1.0, 12.0, 17.0, -30.0]);
+    line("ConvTranspose", 13, &[stride()], &[1.0, 10.0, 2.0, 20.0, -3.0, -30.0]);
+    line("ConvTranspose", 13, &[stride(), ("pads", [1, 2].into())], &[10.0, 2.0, 20.0]);
+    line("ConvTranspose", 13, &[stride(), ("output_padding", [1].into())], &[1.0, 10.0, 2.0, 20.0, -3.0, -30.0, 0.0]);
+    line("ConvTranspose", 13, &[("dilations", [2].into())], &[1.0, 2.0, 7.0, 20.0, -30.0]);
+    let kernel = || ("kernel_shape", Value::from([2]));
+    line("MaxPool", 13, &[kernel()], &[2.0, 2.0]);
+    line("MaxPool", 13, &[kernel(), ("pads", [0, 1].into())], &[2.0, 2.0, -3.0]);
+    line("AveragePool", 13, &[kernel(), ("pads", [1, 1].into())], &[1.0, 1.5, -0.5, -3.0]);
+    line(
+        "AveragePool",
+        13,
+        &[kernel(), ("pads", [1, 1].into()), ("count_include_pad", 1.into())],
+        &[0.5, 1.5, -0.5, -1.5],
+    );
+}
+
+#[test]
+fn rarer_operators_are_composed_exactly() {
+    let x = [-2.0, 0.5, 3.0, 3.0];
+    let to_float = |m: ModelBuilder| m.node("Cast", &["i"], &["y"], &[("to", 1.into())]);
+    check(13, x, |m| to_float(m.node("ArgMax", &["x"], &["i"], &[("axis", 1.into())])), &[2.0]);
+    let last = || ("select_last_index", Value::from(1));
+    check(13, x, |m| to_float(m.node("ArgMax", &["x"], &["i"], &[("axis", 1.into()), last()])), &[3.0]);
+    check(13, x, |m| to_float(m.node("ArgMin", &["x"], &["i"], &[("axis", 1.into())])), &[0.0]);
+    check(13, x, |m| m.node("Sign", &["x"], &["y"], &[]), &[-1.0, 1.0, 1.0, 1.0]);
+    check(
+        13,
+        x,
+        |m| m.tensor("r", &ints(&[1, 2])).node("Tile", &["x", "r"], &["y"], &[]),
+        &[-2.0, 0.5, 3.0, 3.0, -2.0, 0.5, 3.0, 3.0],
+    );
+    check(13, x, |m| m.node("ReduceL2", &["x"], &["y"], &[("axes", [1].into())]), &[22.25f64.sqrt()]);
+    check(13, x, |m| m.node("Softsign", &["x"], &["y"], &[]), &[-2.0 / 3.0, 1.0 / 3.0, 0.75, 0.75]);
+    // The second and third result of a normalisation.
+    let scale = |m: ModelBuilder| m.tensor("s", &Tensor::from_vec(vec![4], vec![1f32; 4]));
+    let norm =
+        |m: ModelBuilder| m.node("LayerNormalization", &["x", "s"], &["a", "mean", "y"], &[("epsilon", 0f32.into())]);
+    let variance = [-3.125f64, -0.625, 1.875, 1.875].map(|x| x * x).iter().sum::<f64>() / 4.0;
+    check(17, x, |m| norm(scale(m)), &[1.0 / variance.sqrt()]);
+}

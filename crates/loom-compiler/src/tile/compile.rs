@@ -105,6 +105,10 @@ struct Compiler<'a> {
     kernel: &'a Kernel,
     body: &'a Body,
     live: Liveness,
+    /// The `if` around all that the kernel does, if items past a limit do nothing.
+    clip: Option<(usize, ValueId, bool)>,
+    /// Scalar instructions already emitted, by what they compute: once a launch, or in a block.
+    words: BTreeMap<(Option<Block>, String, [Slot; 3]), Slot>,
     varies: Vec<bool>,
     /// Segments per tile: many, or one.
     many: bool,
@@ -139,17 +143,25 @@ impl<'a> Compiler<'a> {
         } else if traits.groups || traits.meets {
             (Shape::Groups, u64::from(sx))
         } else {
-            (Shape::Line { divisor: None }, u64::MAX)
+            let short = traits.clip(body).and_then(|(_, limit, _)| body.constant(limit));
+            match short.filter(|&items| items > 0 && items <= u64::from(TILE) / 2) {
+                // Several short lines fill a tile.
+                Some(items) if many && traits.rows && traits.divisors.is_empty() => (Shape::Rows, items),
+                _ => (Shape::Line { divisor: None }, u64::MAX),
+            }
         };
-        let whole_groups = traits.meets && !matches!(shape, Shape::Line { .. });
+        let whole_groups = traits.meets;
         let capacity = if whole_groups { kernel.items().max(TILE) } else { TILE };
         // Workgroups along x differ within a tile only where segments are workgroups and a tile holds many.
         let group_x_varies = matches!(shape, Shape::Groups) && many;
-        let varies = uniform::varying(body, Ids { group_x_varies });
+        let group_y_varies = matches!(shape, Shape::Rows);
+        let varies = uniform::varying(body, Ids { group_x_varies, group_y_varies });
         let mut compiler = Self {
             kernel,
             body,
             live: Liveness::new(body),
+            clip: traits.clip(body).filter(|_| matches!(shape, Shape::Line { .. } | Shape::Rows)),
+            words: BTreeMap::new(),
             varies,
             many,
             segment,
@@ -157,6 +169,7 @@ impl<'a> Compiler<'a> {
             program: Program {
                 shape,
                 workgroup_size: kernel.workgroup_size,
+                clip: None,
                 whole_groups,
                 many_segments: many,
                 capacity,
@@ -299,7 +312,13 @@ impl<'a> Compiler<'a> {
         for (slot, &word) in slots.iter_mut().zip(from) {
             *slot = self.slot_of(word);
         }
+        // The same value is computed once in a block: addresses repeat.
+        let key = ((!launch).then_some(self.at), format!("{op:?}"), slots);
+        if let Some(&slot) = self.words.get(&key) {
+            return Ok(Word::Slot { slot, launch });
+        }
         let to = self.slot();
+        self.words.insert(key, to);
         let inst = ScalarInst { op, to, from: slots };
         if launch {
             self.count()?;
@@ -426,6 +445,10 @@ impl<'a> Compiler<'a> {
 
     /// The id of an item on the line, in a `Line` program.
     fn line_id(&mut self) -> Line {
+        if self.program.shape == Shape::Rows {
+            let base = self.builtin(Builtin::First);
+            return Line { base, l: ONE, g: ZERO };
+        }
         let base = self.builtin(Builtin::Flat);
         let g = if self.many && self.has_divisor() { self.builtin(Builtin::Width) } else { ZERO };
         Line { base, l: ONE, g }
@@ -792,6 +815,16 @@ impl<'a> Compiler<'a> {
             OpKind::StoreMask => self.store_mask(op),
             OpKind::If => {
                 let condition = self.lane(op.operands[0])?;
+                if let Some((clip, _, signed)) = self.clip
+                    && (block, at) == (Body::ENTRY, clip)
+                    && let Lane::Compare { limit, .. } = condition
+                    && !matches!(limit, Word::Slot { launch: false, .. })
+                {
+                    let limit = self.slot_of(limit);
+                    self.program.clip = Some((limit, signed));
+                    let then = op.blocks[0];
+                    return self.body_block(then, |this| this.leave(then, 0, &[]));
+                }
                 let results = self.results(op)?;
                 self.branch(&condition, op.blocks[0], op.blocks.get(1).copied(), &results)?;
                 self.define_results(op, results);
@@ -1024,6 +1057,7 @@ impl<'a> Compiler<'a> {
         Ok(match id {
             IdKind::WorkGroupCount(axis) => Lane::Uniform(self.builtin(Builtin::WorkGroupCount(axis.index() as u8))),
             IdKind::WorkGroup(Axis::X) if self.program.shape == Shape::Groups => self.segment_line(),
+            IdKind::WorkGroup(Axis::Y) if self.program.shape == Shape::Rows => self.segment_line(),
             IdKind::WorkGroup(axis) => Lane::Uniform(self.builtin(Builtin::WorkGroup(axis.index() as u8))),
             IdKind::WorkItem(Axis::X) => self.first_line(),
             IdKind::WorkItem(Axis::Y) if sy == 1 => Lane::Uniform(ZERO),
@@ -1786,17 +1820,21 @@ struct Traits {
     groups: bool,
     /// Items of a workgroup meet or share memory.
     meets: bool,
+    /// Workgroups along y are told apart.
+    rows: bool,
+    /// The dispatch id along x.
+    ids: BTreeSet<ValueId>,
     /// Values that the dispatch id is divided by.
     divisors: Vec<ValueId>,
 }
 
 impl Traits {
     fn of(body: &Body) -> Self {
-        let mut traits = Self { groups: false, meets: false, divisors: Vec::new() };
-        let mut ids = BTreeSet::new();
+        let mut traits = Self { groups: false, meets: false, rows: false, ids: BTreeSet::new(), divisors: Vec::new() };
         for op in body.blocks.iter().flat_map(|block| &block.ops) {
             match op.kind {
-                OpKind::Id(IdKind::Dispatch(Axis::X)) => ids.extend(op.result()),
+                OpKind::Id(IdKind::Dispatch(Axis::X)) => traits.ids.extend(op.result()),
+                OpKind::Id(IdKind::Dispatch(Axis::Y) | IdKind::WorkGroup(Axis::Y)) => traits.rows = true,
                 OpKind::Id(
                     IdKind::WorkGroup(Axis::X) | IdKind::WorkItem(Axis::X) | IdKind::Subgroup | IdKind::SubgroupLane,
                 ) => {
@@ -1812,12 +1850,34 @@ impl Traits {
         }
         for op in body.blocks.iter().flat_map(|block| &block.ops) {
             if let (OpKind::Binary(Binary::DivUI | Binary::RemUI), &[id, by]) = (&op.kind, &op.operands[..])
-                && ids.contains(&id)
+                && traits.ids.contains(&id)
             {
                 traits.divisors.push(by);
             }
         }
         traits
+    }
+
+    /// The `if` that all effects of the kernel are in, when it only asks whether the dispatch id is below a limit: where
+    /// it stands in the entry block, the limit, and whether the comparison is signed.
+    fn clip(&self, body: &Body) -> Option<(usize, ValueId, bool)> {
+        let ops = &body.block(Body::ENTRY).ops;
+        let (at, guard) = ops.iter().enumerate().find(|(_, op)| !op.blocks.is_empty())?;
+        let harmless = |kind: &OpKind| {
+            !matches!(kind, OpKind::Store | OpKind::StoreMask | OpKind::Load | OpKind::LoadMask | OpKind::Barrier(_))
+        };
+        let alone = ops.iter().enumerate().all(|(other, op)| other == at || op.blocks.is_empty() && harmless(&op.kind));
+        let nothing_else = guard.blocks.get(1).is_none_or(|&block| body.block(block).ops.len() <= 1);
+        if guard.kind != OpKind::If || !guard.results.is_empty() || !alone || !nothing_else {
+            return None;
+        }
+        let test = ops[..at].iter().find(|op| op.result() == guard.operands.first().copied())?;
+        let (signed, id, limit) = match (&test.kind, &test.operands[..]) {
+            (OpKind::CompareI(IntPredicate::Slt), &[id, limit]) => (true, id, limit),
+            (OpKind::CompareI(IntPredicate::Ult), &[id, limit]) => (false, id, limit),
+            _ => return None,
+        };
+        self.ids.contains(&id).then_some((at, limit, signed))
     }
 
     /// The divisor to cut tiles by: the least constant, else the first of all.

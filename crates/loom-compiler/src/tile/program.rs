@@ -45,6 +45,8 @@ pub enum Shape {
         /// Segment length: what an item's id is divided by, or nothing, when the whole line is one segment.
         divisor: Option<Slot>,
     },
+    /// As `Line`, with one line for each workgroup along y: a segment is a line. `sy = sz = 1`.
+    Rows,
     /// A segment is a workgroup along x. `sy = sz = 1`.
     Groups,
     /// A tile lies in one workgroup; its flat id is `g·sx + l`.
@@ -365,8 +367,8 @@ pub struct Site {
 /// The values that the executor writes into slots before a tile runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Builtin {
-    /// Id of segment 0: the first item's id divided by the width (`Line`), its workgroup's id along x (`Groups`), its flat
-    /// local id divided by the width (`Group`).
+    /// Id of segment 0: the first item's id divided by the width (`Line`), its workgroup's id along y (`Rows`) or x
+    /// (`Groups`), its flat local id divided by the width (`Group`).
     Segment,
     /// Position of item 0 in its segment.
     First,
@@ -387,6 +389,8 @@ pub struct Program {
     pub shape: Shape,
     /// Work-items per workgroup: x, y, z.
     pub workgroup_size: [u32; 3],
+    /// Items along x from this one on do nothing, and are left out (`Line` and `Rows`); whether the slot is signed.
+    pub clip: Option<(Slot, bool)>,
     /// Whether a workgroup must lie in one tile.
     pub whole_groups: bool,
     /// Whether a tile may hold more than one segment.

@@ -7,13 +7,15 @@
 //! - Not here: values that vary but are affine in the item (`compile`).
 
 use crate::ir::{BlockId, Body, Op, ValueId};
-use crate::ops::{IdKind, OpKind, Space};
+use crate::ops::{Axis, IdKind, OpKind, Space};
 
 /// What the shape of the tiles makes of the ids.
 #[derive(Clone, Copy)]
 pub(super) struct Ids {
     /// Whether workgroups along x differ within a tile.
     pub group_x_varies: bool,
+    /// Whether workgroups along y do.
+    pub group_y_varies: bool,
 }
 
 /// For every value whether it varies.
@@ -69,7 +71,9 @@ impl Analysis<'_> {
         match &op.kind {
             OpKind::Id(id) => {
                 let varies = match id {
-                    IdKind::WorkGroup(axis) => axis.index() == 0 && self.ids.group_x_varies,
+                    IdKind::WorkGroup(Axis::X) => self.ids.group_x_varies,
+                    IdKind::WorkGroup(Axis::Y) => self.ids.group_y_varies,
+                    IdKind::WorkGroup(Axis::Z) => false,
                     IdKind::WorkGroupCount(_) => false,
                     IdKind::WorkItem(_) | IdKind::Dispatch(_) | IdKind::Subgroup | IdKind::SubgroupLane => true,
                 };

@@ -26,7 +26,7 @@ fn client(runnable: &Runnable, seed: u64, calls: u64, served: &AtomicU64) {
         let stream = match runnable.spawn_blocking() {
             Ok(stream) => stream,
             Err(StreamError::Full { .. }) => {
-                std::thread::yield_now();
+                std::thread::sleep(Duration::from_micros(20));
                 continue;
             }
             Err(error) => panic!("{error:?}"),
@@ -165,11 +165,10 @@ fn failing_turns_cost_nobody_a_state() {
 fn a_death_under_load_leaves_nobody_waiting() {
     let (builder, control) = builder();
     let runnable = builder.lanes(8).max_seats(3).queue(4).build().unwrap();
+    let streams: Vec<_> = (0..8).map(|_| runnable.spawn_blocking().unwrap()).collect();
     std::thread::scope(|scope| {
-        for seed in 0..8u64 {
-            let runnable = &runnable;
+        for (seed, stream) in streams.into_iter().enumerate() {
             scope.spawn(move || {
-                let stream = runnable.spawn_blocking().unwrap();
                 let mut at = 0;
                 let error = loop {
                     at += 1;

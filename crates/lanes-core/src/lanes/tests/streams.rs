@@ -160,7 +160,7 @@ fn a_caller_alone_takes_the_baton_and_a_future_never_does() {
     std::thread::scope(|scope| {
         let second = scope.spawn(|| stream.call_blocking(&x(&2)).map(drop));
         while runnable.stats().queue_depth == 0 {
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_micros(20));
         }
         control.let_go();
         second.join().unwrap().unwrap();
@@ -232,10 +232,40 @@ fn the_last_runnable_may_be_dropped_by_the_worker_itself() {
     assert!(std::pin::pin!(&mut call).poll(&mut Context::from_waker(&waker)).is_pending());
     drop(waker);
     control.let_go();
-    wait(call).unwrap();
+    // The worker ends, although nobody else is there to join it.
     while !control.seen().is_gone {
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_micros(20));
     }
+    now(call).unwrap();
+}
+
+#[test]
+fn a_replaced_waker_is_dropped_under_no_lock() {
+    struct Owns {
+        _runnable: super::super::Runnable,
+    }
+    impl Wake for Owns {
+        fn wake(self: Arc<Self>) {}
+    }
+    let (builder, control) = builder();
+    let runnable = builder.lanes(1).build().unwrap();
+    let stream = runnable.spawn_blocking().unwrap();
+    control.hold();
+    let mut call = stream.call(&x(&1));
+    control.wait_for_turns(1);
+    let waker = Waker::from(Arc::new(Owns { _runnable: runnable }));
+    assert!(std::pin::pin!(&mut call).poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(waker);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            control.let_go();
+        });
+        // Drops the runnable with the waker, and so joins the worker, which needs the call's lock to answer.
+        assert!(poll(&mut call).is_pending());
+    });
+    assert!(control.seen().is_gone);
+    assert_eq!(y(now(call)).unwrap(), next(INITIAL, 1));
 }
 
 #[test]
@@ -472,7 +502,7 @@ fn a_woken_future_is_woken_once_it_is_ready() {
     }
     control.let_go();
     while counts[1].0.load(Ordering::SeqCst) == 0 {
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_micros(20));
     }
     assert_eq!(y(now(call)).unwrap(), next(INITIAL, 1));
     assert_eq!(counts.map(|count| count.0.load(Ordering::SeqCst)), [0, 1], "the latest waker counts");
