@@ -105,11 +105,12 @@ fn row(
     let planned =
         lanes::planned(device.clone(), &loaded.model).map_err(|why| CliError::file(&args.model.path, chain(&why)))?;
     let runnable = load::serve(planned, &args.serve, streams)?;
+    let sources: Vec<Source> = loaded.sources.iter().map(|source| source.rendered(streams as usize)).collect();
     let timed = |turns: usize, pace: Option<Duration>| {
         let streams = streams as usize;
         let drive_it = Drive {
             runnable: &runnable,
-            sources: &loaded.sources,
+            sources: &sources,
             first: 0,
             streams,
             turns,

@@ -5,6 +5,7 @@ use crate::random::Random;
 use crate::spec::{Made, Spec};
 use crate::{npy, wav};
 use lanes::DType;
+use std::sync::Arc;
 
 /// One input's values for all streams and turns.
 pub struct Source {
@@ -18,9 +19,10 @@ pub struct Source {
     shared: bool,
 }
 
+#[derive(Clone)]
 enum Feed {
-    Array { bytes: Vec<u8>, per_stream: bool, streams: usize, turns: usize },
-    Audio { files: Vec<Vec<f32>>, hop: usize, rate_hz: u32 },
+    Array { bytes: Arc<[u8]>, per_stream: bool, streams: usize, turns: usize },
+    Audio { files: Arc<[Vec<f32>]>, hop: usize, rate_hz: u32 },
     Made { values: Made, seed: u64, tag: u64 },
 }
 
@@ -69,7 +71,7 @@ impl Source {
                 if streams == 0 {
                     return Err(CliError::file(path, "has no streams: its first axis is 0"));
                 }
-                Ok(source(shape, Feed::Array { bytes: array.bytes, per_stream, streams, turns }))
+                Ok(source(shape, Feed::Array { bytes: array.bytes.into(), per_stream, streams, turns }))
             }
             Spec::Wav { path, frame, hop } => {
                 if input.dtype != DType::F32 {
@@ -96,7 +98,7 @@ impl Source {
                     files.push(audio.samples);
                 }
                 let rate_hz = rate_hz.unwrap_or_default();
-                Ok(source(shape, Feed::Audio { files, hop: hop.unwrap_or(frame), rate_hz }))
+                Ok(source(shape, Feed::Audio { files: files.into(), hop: hop.unwrap_or(frame), rate_hz }))
             }
             Spec::Made { values, frame } => {
                 let floats = matches!(input.dtype, DType::F32 | DType::F64);
@@ -164,11 +166,36 @@ impl Source {
         }
     }
 
+    /// The same source with some turns of generated values made beforehand and repeated, for a clock that is not to
+    /// time the generator.
+    pub fn rendered(&self, streams: usize) -> Self {
+        const TURNS: usize = 16;
+        const BYTES_MOST: usize = 64 << 20;
+        let (size, shared) = (self.bytes(), self.shared);
+        let per_turn = size.max(1).saturating_mul(streams);
+        let feed = match &self.feed {
+            Feed::Made { .. } if per_turn <= BYTES_MOST => {
+                let turns = (BYTES_MOST / per_turn).clamp(1, TURNS);
+                let mut bytes = vec![0; size * streams * turns];
+                for stream in 0..streams {
+                    for turn in 0..turns {
+                        self.fill(stream, turn, &mut bytes[(stream * turns + turn) * size..][..size]);
+                    }
+                }
+                Feed::Array { bytes: bytes.into(), per_stream: true, streams, turns }
+            }
+            other => other.clone(),
+        };
+        Self { name: self.name.clone(), dtype: self.dtype, shape: self.shape.clone(), feed, shared }
+    }
+
     /// Writes the value of `stream` at `turn`; `out` has `bytes()`.
     pub fn fill(&self, stream: usize, turn: usize, out: &mut [u8]) {
         let stream = if self.shared { 0 } else { stream };
         match &self.feed {
             Feed::Array { bytes, per_stream, turns, .. } => {
+                // A run asks for no turn past the last (`holds`); a rendered source starts over.
+                let turn = turn % turns;
                 let at = if *per_stream { stream * turns + turn } else { turn };
                 out.copy_from_slice(&bytes[at * out.len()..][..out.len()]);
             }
@@ -312,6 +339,17 @@ mod tests {
         assert_ne!(floats(&source, 3, 5), first);
         assert_ne!(floats(&source, 4, 4), first);
         assert_ne!(floats(&other, 3, 4), first);
+    }
+
+    #[test]
+    fn a_rendered_source_feeds_the_same_values_until_it_starts_over() {
+        let spec = Spec::Made { values: Made::Normal, frame: Some(5) };
+        let source = Source::open(&declared(&[None]), &spec, 3).unwrap();
+        let rendered = source.rendered(2);
+        for (stream, turn) in [(0, 0), (1, 0), (0, 15), (1, 15)] {
+            assert_eq!(floats(&rendered, stream, turn), floats(&source, stream, turn));
+        }
+        assert_eq!(floats(&rendered, 1, 18), floats(&source, 1, 2));
     }
 
     #[test]
