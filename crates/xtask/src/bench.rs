@@ -53,7 +53,7 @@ pub fn run(options: &Options) -> Chore {
     };
     let bench = |model: &Path, more: &[&str]| {
         let mut command = Command::new(&ours);
-        command.current_dir(root()).arg("bench").arg(model).args(["--json", "--frame-ms", "1000000"]).args(more);
+        command.current_dir(root()).arg("bench").arg(model).arg("--json").args(more);
         Ok::<_, ChoreError>(json(&mut command)?["rows"][0].clone())
     };
     const SPEECH: &str = "input=models/vad/speech,frame=576,hop=512";
