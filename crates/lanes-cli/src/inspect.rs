@@ -38,7 +38,8 @@ fn memory(args: &InspectArgs, options: &ImportOptions) -> Result<Map<String, Val
     let lanes = args.lanes.unwrap_or(1);
     let model = lanes::onnx::load(&args.model.path, options).map_err(|why| chain(&why))?;
     let device =
-        lanes::open("cpu", &lanes::OpenOptions { threads: Some(1), budget: None }).map_err(|why| chain(&why))?;
+        lanes::open("cpu", &lanes::OpenOptions { threads: Some(1), budget: crate::machine::available_bytes() })
+            .map_err(|why| chain(&why))?;
     let mut planned = lanes::planned(device, &model).map_err(|why| chain(&why))?;
     // What the worker asks for with one slot: a row a lane, one a seat, and the initial row.
     let rows = lanes.checked_mul(2).and_then(|rows| rows.checked_add(1)).ok_or("too many lanes")?;

@@ -73,8 +73,13 @@ fn header_fits(preamble: &[u8], file: u64) -> bool {
 /// Reads a whole array.
 pub fn read(path: &Path) -> CliResult<Array> {
     let read = |why: std::io::Error| CliError::file(path, why);
+    // Looked at before it is opened: opening a pipe waits for whoever writes to it.
+    let seen = std::fs::metadata(path).map_err(read)?;
+    if !seen.is_file() {
+        return Err(CliError::file(path, "not a regular file"));
+    }
+    let length = seen.len();
     let file = File::open(path).map_err(read)?;
-    let length = file.metadata().map_err(read)?.len();
     let mut reader = BufReader::new(file);
     let mut preamble = [0; 12];
     if reader.read_exact(&mut preamble).is_err() || !header_fits(&preamble, length) {
