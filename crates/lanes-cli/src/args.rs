@@ -49,7 +49,7 @@ pub struct InspectArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// Lanes to compute the memory for
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub lanes: Option<u32>,
     /// Print one JSON object
     #[arg(long)]
@@ -169,13 +169,13 @@ pub struct ServeArgs {
     #[arg(long, value_name = "B", default_value = "cpu")]
     pub backend: String,
     /// Lanes of the state; as many as streams if not given
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub lanes: Option<u32>,
     /// Seats of one turn at most; as many as lanes if not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_seats: Option<u32>,
     /// How long the oldest seat waits for company, in microseconds
-    #[arg(long, value_name = "U", default_value_t = 0)]
+    #[arg(long, value_name = "U", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=60_000_000))]
     pub linger_us: u64,
     /// CPU threads a backend may use; all if not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]

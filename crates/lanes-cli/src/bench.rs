@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// How long a row is measured when `--turns` is not given.
 const SECONDS_PER_ROW: f64 = 2.0;
+/// The longest time between paced calls: an hour.
+const FRAME_MS_MOST: f64 = 3_600_000.0;
 /// Turns of warm-up and calibration.
 const WARM_UP_TURNS: usize = 8;
 
@@ -48,6 +50,9 @@ pub fn run(args: &BenchArgs) -> CliResult {
     let frame_ms = args.frame_ms.or_else(|| loaded.sources.iter().find_map(Source::frame_ms));
     if frame_ms.is_none() {
         say::aside("the inputs have no rate; give --frame-ms for paced rows and streams in real time");
+    }
+    if let Some(ms) = frame_ms.filter(|&ms| ms > FRAME_MS_MOST) {
+        return Err(CliError::usage(format!("a call every {ms} ms is not paced; at most every {FRAME_MS_MOST} ms is")));
     }
     let bar = progress_bar(args.streams.len() as u64);
     let mut rows = Vec::new();

@@ -126,7 +126,7 @@ fn reference(
 ) -> CliResult<Vec<Vec<u8>>> {
     match args.against {
         Against::Cpu => {
-            let options = OpenOptions { threads: Some(1), budget: None };
+            let options = OpenOptions { threads: Some(1), budget: crate::machine::available_bytes() };
             let cpu = lanes::open("cpu", &options).map_err(|why| CliError::usage(why.to_string()))?;
             outputs(args, loaded, model, &cpu, streams, turns)
         }
@@ -236,8 +236,10 @@ fn compare(port: &Port, actual: &[u8], expected: &[u8]) -> Output {
             continue;
         }
         let abs = if a == e { 0.0 } else { (a - e).abs() };
-        found.max_abs = found.max_abs.max(if abs.is_nan() { f64::INFINITY } else { abs });
-        found.max_rel = found.max_rel.max(abs / e.abs().max(f64::MIN_POSITIVE));
+        // JSON has no infinity: what parts without bound is the largest number.
+        let bounded = |x: f64| if x.is_nan() { f64::MAX } else { x.min(f64::MAX) };
+        found.max_abs = found.max_abs.max(bounded(abs));
+        found.max_rel = found.max_rel.max(bounded(abs / e.abs().max(f64::MIN_POSITIVE)));
         if port.dtype == DType::F32 {
             found.max_ulp = found.max_ulp.max(ulps(*a as f32, *e as f32));
         }

@@ -38,7 +38,8 @@ fn memory(args: &InspectArgs, options: &ImportOptions) -> Result<Map<String, Val
     let lanes = args.lanes.unwrap_or(1);
     let model = lanes::onnx::load(&args.model.path, options).map_err(|why| chain(&why))?;
     let device =
-        lanes::open("cpu", &lanes::OpenOptions { threads: Some(1), budget: None }).map_err(|why| chain(&why))?;
+        lanes::open("cpu", &lanes::OpenOptions { threads: Some(1), budget: crate::machine::available_bytes() })
+            .map_err(|why| chain(&why))?;
     let mut planned = lanes::planned(device, &model).map_err(|why| chain(&why))?;
     // What the worker asks for with one slot: a row a lane, one a seat, and the initial row.
     let rows = lanes.checked_mul(2).and_then(|rows| rows.checked_add(1)).ok_or("too many lanes")?;
@@ -136,9 +137,9 @@ fn table(args: &InspectArgs, seen: &Inspection, memory: &Result<Map<String, Valu
         lines.push(format!("assumed {name} = {extent}; feed the input to bind it"));
     }
     match (&seen.lane_independent, &seen.why) {
-        (true, _) => lines.push(format!("lanes   independent")),
+        (true, _) => lines.push("lanes   independent".to_owned()),
         (false, Some(why)) => lines.push(format!("lanes   NOT independent: {why}")),
-        (false, None) => lines.push(format!("lanes   not proved independent")),
+        (false, None) => lines.push("lanes   not proved independent".to_owned()),
     }
     for p in &seen.per_lane {
         lines.push(format!("        per lane: node {} ({}): {}", p.node, p.op, p.why));

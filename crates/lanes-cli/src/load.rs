@@ -16,6 +16,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The most lanes, seats and calls queued that a runnable takes.
+const LANES_MOST: u32 = 1 << 24;
+
 /// A model and what feeds it.
 pub struct Loaded {
     /// As imported.
@@ -142,9 +145,14 @@ pub fn bound_options(args: &ModelArgs) -> CliResult<(ImportOptions, BTreeMap<Str
     let seen: Inspection = lanes::onnx::inspect(&args.path, &options).map_err(|why| model_error(&args.path, &why))?;
     let fed: Vec<_> = seen.inputs.iter().filter(|input| matches!(input.role, Role::Stream | Role::Shared)).collect();
     let names: Vec<&str> = fed.iter().map(|input| input.name.as_str()).collect();
+    // An input may only seem to want feeding: a state that was not paired is one that does.
+    let because = |error: CliError| match &seen.why {
+        Some(why) => CliError::usage(format!("{error}; the import says: {why}")),
+        None => error,
+    };
     let mut specs: BTreeMap<&str, Spec> = BTreeMap::new();
     for argument in &args.input {
-        let (name, spec) = named(argument, &names, "--input")?;
+        let (name, spec) = named(argument, &names, "--input").map_err(because)?;
         if specs.insert(name, Spec::parse(spec)?).is_some() {
             return Err(CliError::usage(format!("--input {argument}: input `{name}` is fed twice")));
         }
@@ -161,7 +169,7 @@ pub fn bound_options(args: &ModelArgs) -> CliResult<(ImportOptions, BTreeMap<Str
                 shown(&input.shape),
                 input.name
             );
-            return Err(CliError::file(&args.path, text));
+            return Err(because(CliError::file(&args.path, text)));
         };
         let lane = if input.role == Role::Shared { None } else { Some(input.lane_axis.unwrap_or(0)) };
         let shape: Vec<Option<usize>> = input
@@ -185,7 +193,10 @@ fn shown(dims: &[Dim]) -> String {
 
 /// Opens the device that `--backend` names.
 pub fn device(serve: &ServeArgs) -> CliResult<Arc<dyn Device>> {
-    let options = OpenOptions { threads: serve.threads.map(|threads| threads as usize), budget: None };
+    let options = OpenOptions {
+        threads: serve.threads.map(|threads| threads as usize),
+        budget: crate::machine::available_bytes(),
+    };
     lanes::open(&serve.backend, &options).map_err(|why| match why {
         BackendError::Device(_) => CliError::failed(format!("--backend {}: {}", serve.backend, chain(&why))),
         _ => CliError::usage(format!("--backend {}: {why}", serve.backend)),
@@ -195,12 +206,18 @@ pub fn device(serve: &ServeArgs) -> CliResult<Arc<dyn Device>> {
 /// Serves `model`, with room for `streams` streams.
 pub fn serve(model: impl LanedModel + 'static, serve: &ServeArgs, streams: u32) -> CliResult<Runnable> {
     let lanes = serve.lanes.unwrap_or(streams);
+    if lanes > LANES_MOST {
+        let text = format!(
+            "--streams {streams}: a lane each is more than {LANES_MOST}, the most; --lanes N serves them in turn"
+        );
+        return Err(CliError::usage(text));
+    }
     LanesBuilder::new(model)
         .lanes(lanes)
         .max_seats(serve.max_seats.unwrap_or(lanes).min(lanes))
         .linger(Duration::from_micros(serve.linger_us))
         // Every stream may have one call and one spawn queued.
-        .queue(2 * lanes as usize + 1)
+        .queue((2 * lanes as usize + 1).min(LANES_MOST as usize))
         .build()
         .map_err(|why| CliError::usage(chain(&why)))
 }

@@ -12,6 +12,7 @@ mod devices;
 mod error;
 mod inspect;
 mod load;
+mod machine;
 mod npy;
 mod quantile;
 mod random;

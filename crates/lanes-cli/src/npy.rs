@@ -138,8 +138,13 @@ fn header_range(preamble: &[u8; 12], file: u64) -> Option<std::ops::Range<u64>> 
 /// Reads a whole array.
 pub fn read(path: &Path) -> CliResult<Array> {
     let failed = |why: std::io::Error| CliError::file(path, why);
+    // Looked at before it is opened: opening a pipe waits for whoever writes to it.
+    let seen = std::fs::metadata(path).map_err(failed)?;
+    if !seen.is_file() {
+        return Err(CliError::file(path, "not a regular file"));
+    }
+    let length = seen.len();
     let mut file = File::open(path).map_err(failed)?;
-    let length = file.metadata().map_err(failed)?.len();
     let mut preamble = [0; 12];
     let range = file.read_exact(&mut preamble).ok().and_then(|()| header_range(&preamble, length));
     let Some(range) = range else {

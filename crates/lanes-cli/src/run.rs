@@ -42,7 +42,10 @@ struct Report {
 pub fn run(args: &RunArgs) -> CliResult {
     if let Some(folder) = &args.out {
         // Found out before the work, not after it.
-        std::fs::create_dir_all(folder).map_err(|why| CliError::file(folder, why))?;
+        std::fs::create_dir_all(folder).map_err(|why| match folder.is_dir() {
+            false if folder.exists() => CliError::usage(format!("--out {}: not a folder", folder.display())),
+            _ => CliError::usage(format!("--out {}: {why}", folder.display())),
+        })?;
     }
     let device = load::device(&args.serve)?;
     let loaded = load::load(&args.model)?;

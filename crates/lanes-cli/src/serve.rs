@@ -7,7 +7,8 @@
 
 use crate::churn::{Churn, Move};
 use crate::error::{CliError, CliResult};
-use crate::quantile::micros;
+use crate::machine;
+use crate::quantile::{Samples, micros};
 use crate::source::Source;
 use lanes::lanes::{Reaped, Reaper, Runnable, Stream, StreamError, Value};
 use std::collections::VecDeque;
@@ -44,7 +45,7 @@ pub struct Served {
     /// Per output of the model: `[stream, turn, …]` bytes, when kept.
     pub outputs: Vec<Vec<u8>>,
     /// Microseconds of each answered call.
-    pub latencies: Vec<f64>,
+    pub latencies: Samples,
     /// Calls made, replays included.
     pub calls: u64,
     /// Calls that failed.
@@ -98,20 +99,18 @@ pub fn drive(drive: &Drive<'_>, mut progress: impl FnMut(u64)) -> CliResult<Serv
     let signature = drive.runnable.signature();
     let outputs: Vec<usize> = signature.outputs.iter().map(lanes::Port::bytes).collect();
     let mut served = Served::default();
+    let device_bytes = drive.runnable.device_bytes();
+    let per_stream = size_of::<Client>() + 2 * size_of::<usize>();
+    machine::claim(&format!("{} streams", drive.streams), per_stream as u128 * drive.streams as u128, device_bytes)?;
     if drive.keep || drive.churn > 0.0 {
-        for (port, bytes) in signature.outputs.iter().zip(&outputs) {
-            let size = bytes.checked_mul(drive.streams).and_then(|size| size.checked_mul(drive.turns));
-            let mut kept = Vec::new();
-            let room = size.is_some_and(|size| kept.try_reserve_exact(size).is_ok());
-            if !room {
-                let text = format!(
-                    "keeping output `{}` of {} streams and {} turns needs more memory than there is; ask for fewer turns",
-                    port.name, drive.streams, drive.turns
-                );
-                return Err(CliError::usage(text));
-            }
-            kept.resize(size.unwrap_or_default(), 0u8);
-            served.outputs.push(kept);
+        let calls = drive.streams as u128 * drive.turns as u128;
+        let what = format!("the outputs of {} streams and {} turns", drive.streams, drive.turns);
+        machine::claim(&what, outputs.iter().map(|&bytes| bytes as u128 * calls).sum(), device_bytes)?;
+        for bytes in &outputs {
+            let size = bytes * drive.streams * drive.turns;
+            // The system may have less to give than it says. Asking first costs nothing; zeroed memory comes untouched.
+            Vec::<u8>::new().try_reserve_exact(size).map_err(|why| CliError::usage(format!("{what}: {why}")))?;
+            served.outputs.push(vec![0; size]);
         }
     }
     let now = Instant::now();

@@ -14,6 +14,11 @@ pub struct Audio {
 /// Reads one file.
 pub fn read(path: &Path) -> CliResult<Audio> {
     let bad = |why: hound::Error| CliError::file(path, format!("not a readable wav file: {why}"));
+    // Looked at before it is opened: opening a pipe waits for whoever writes to it.
+    let seen = std::fs::metadata(path).map_err(|why| CliError::file(path, why))?;
+    if !seen.is_file() {
+        return Err(CliError::file(path, "not a regular file"));
+    }
     let mut reader = WavReader::open(path).map_err(bad)?;
     let spec = reader.spec();
     if spec.channels != 1 {
