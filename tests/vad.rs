@@ -16,11 +16,14 @@ fn npy(path: &Path) -> Vec<f32> {
     bytes[header..].chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().expect("four bytes"))).collect()
 }
 
-/// 16-bit samples as they are fed to the model, in whole frames.
+/// 16-bit samples as they are fed to the model: the last frame is filled with silence.
 fn wav(path: &Path) -> Vec<f32> {
     let mut reader = hound::WavReader::open(path).expect("the file is wav");
     assert_eq!((reader.spec().sample_rate, reader.spec().channels), (16_000, 1), "{}", path.display());
-    reader.samples::<i16>().map(|sample| f32::from(sample.expect("a sample")) / 32768.0).collect()
+    let mut samples: Vec<f32> =
+        reader.samples::<i16>().map(|sample| f32::from(sample.expect("a sample")) / 32768.0).collect();
+    samples.resize(samples.len().next_multiple_of(FRAME), 0.0);
+    samples
 }
 
 #[test]

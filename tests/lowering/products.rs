@@ -30,7 +30,7 @@ fn matmul_by_known_and_by_computed_operands() {
         case(one("MatMul", &[(F32, x)], &[w], &["c0", "x0"], &[], F32)).sums().check();
     }
     for (a, b) in
-        [(&[3, 4][..], &[4, 5][..]), (&[2, 3, 4], &[2, 4, 1]), (&[2, 1, 3, 4], &[2, 4, 5]), (&[2, 3, 4], &[1, 4, 5])]
+        [(&[3, 4][..], &[4, 5][..]), (&[2, 3, 4], &[2, 4, 1]), (&[2, 1, 3, 4], &[1, 2, 4, 5]), (&[2, 3, 4], &[1, 4, 5])]
     {
         for dtype in [F32, F16, F64] {
             case(one("MatMul", &[(dtype, a), (dtype, b)], &[], &["x0", "x1"], &[], dtype)).sums().check();
@@ -163,4 +163,11 @@ fn convolutions_in_company() {
         .node("Conv", &["t", "c0"], &["a"], &[])
         .node("Add", &["a", "c3"], &["y"], &[]);
     case(turned.output("y", F32, &["?", "?"])).sums().check();
+    // Frames as a batch within a lane.
+    let batched = model(18, &[(F32, &[2, 3, 9])], &[constants[0].clone(), crate::harness::ints(&[-1, 3, 9])])
+        .node("Reshape", &["x0", "c1"], &["r"], &[])
+        .node("Conv", &["r", "c0"], &["f"], &[])
+        .node("Reshape", &["f", "c2"], &["y"], &[])
+        .tensor("c2", &crate::harness::ints(&[-1, 2, 4, 7]));
+    case(batched.output("y", F32, &["?", "?"])).sums().check();
 }

@@ -60,7 +60,7 @@ pub fn lower(model: &Model) -> Result<Lowered, LowerError> {
     let output_storages = emitter.outputs(&outputs, &signature);
     let state_storages = emitter.states(&state_in, &state_out, &signature)?;
     emitter.composites();
-    let orders = emitter.gathers(&state_in, &state_storages)?;
+    let orders = emitter.gathers(&state_in, &state_storages, &kept)?;
     for node in emitter.nodes.clone().iter() {
         emitter.node(node)?;
     }
@@ -368,8 +368,9 @@ impl Emitter {
         (0..rank).filter(|&axis| Some(axis) != inner).chain(inner).collect()
     }
 
-    /// Gathers every state to its home; the order in which each state's rows are kept.
-    fn gathers(&mut self, states: &[MidId], storages: &[StorageId]) -> Result<Vec<View>, LowerError> {
+    /// Gathers every state that is read, or is itself one of `kept`, to its home; the order in which each state's rows
+    /// are kept.
+    fn gathers(&mut self, states: &[MidId], storages: &[StorageId], kept: &[MidId]) -> Result<Vec<View>, LowerError> {
         let mut orders = Vec::with_capacity(states.len());
         for (&id, &storage) in states.iter().zip(storages) {
             let home = match self.homes[id.0].clone() {
@@ -381,7 +382,7 @@ impl Emitter {
             };
             self.homes[id.0] = Some(home.clone());
             let row = View::ordered(self.mid.shape(id), &home.view.order());
-            if !self.consumers[id.0].is_empty() {
+            if !self.consumers[id.0].is_empty() || kept.contains(&id) {
                 self.rows(id, &row, storage, &home, true)?;
             }
             orders.push(row);

@@ -145,7 +145,9 @@ impl Rewriter<'_> {
             }
             Op::MatMul => matmul(mid, label, required(0)?, required(1)?, &shape).map_err(refuse)?,
             Op::Gemm { alpha, beta, trans_a, trans_b } => {
-                let (mut a, mut b) = (required(0)?, required(1)?);
+                // Halves are rounded once, at the end.
+                let wide = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
+                let [mut a, mut b] = [required(0)?, required(1)?].map(|id| cast(mid, label, id, wide));
                 if *trans_a {
                     a = mid.transpose(label, a, vec![1, 0]);
                 }
@@ -156,15 +158,16 @@ impl Rewriter<'_> {
                 if *alpha != 1.0 {
                     product = scaled(mid, label, product, *alpha);
                 }
-                match optional(2) {
-                    Some(c) if *beta != 0.0 => {
-                        let c = if *beta == 1.0 { c } else { scaled(mid, label, c, *beta) };
-                        let mut expr = Expr::of(&[dtype, dtype]);
-                        let sum = expr.binary(Binary::Add, 0, 1);
-                        mid.map(label, expr.result(sum), vec![product, c], shape)
+                if let Some(c) = optional(2).filter(|_| *beta != 0.0) {
+                    let mut c = cast(mid, label, c, wide);
+                    if *beta != 1.0 {
+                        c = scaled(mid, label, c, *beta);
                     }
-                    _ => product,
+                    let mut expr = Expr::of(&[wide, wide]);
+                    let sum = expr.binary(Binary::Add, 0, 1);
+                    product = mid.map(label, expr.result(sum), vec![product, c], shape);
                 }
+                cast(mid, label, product, dtype)
             }
             Op::Conv { window, group } => {
                 conv(mid, label, required(0)?, required(1)?, optional(2), window, *group, &shape)?
@@ -496,6 +499,13 @@ fn cast(mid: &mut Mid, label: &str, x: MidId, to: DType) -> MidId {
     let from = mid.dtype(x);
     if from == to {
         return x;
+    }
+    // Known halves widen exactly, and stay known: weights are.
+    if let (DType::F16 | DType::BF16, DType::F32, Some(tensor)) = (from, to, mid.constants.get(&x))
+        && let Some(values) = tensor.to_f32s()
+    {
+        let wide = Arc::new(Tensor::from_vec(tensor.shape().to_vec(), values.into_owned()));
+        return mid.constant(format!("{label}.wide"), wide);
     }
     let mut expr = Expr::of(&[from]);
     let result = expr.push(Instr::Cast(0), to);
