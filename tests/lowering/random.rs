@@ -96,7 +96,7 @@ impl Growing<'_> {
             }
             3 => {
                 let total: usize = shape.iter().product();
-                let divisors: Vec<usize> = (1..=total).filter(|d| total % d == 0).collect();
+                let divisors: Vec<usize> = (1..=total).filter(|d| total.is_multiple_of(*d)).collect();
                 let outer = divisors[self.choose(divisors.len())];
                 let new = match self.choose(3) {
                     0 => vec![total],

@@ -61,7 +61,7 @@ fn cells_in_every_form() {
         }
         for (direction, count) in [("forward", 1), ("reverse", 1), ("bidirectional", 2)] {
             let direction = ("direction", Value::from(direction));
-            case(recurrence(op, 3, count, [true, true, false], &[direction.clone()])).sums().check();
+            case(recurrence(op, 3, count, [true, true, false], std::slice::from_ref(&direction))).sums().check();
             let batch_first = [direction, ("layout", 1.into())];
             case(recurrence(op, 3, count, [true, true, false], &batch_first)).sums().check();
         }
@@ -69,7 +69,7 @@ fn cells_in_every_form() {
     }
     let linear = ("linear_before_reset", Value::from(1));
     for bias in [false, true] {
-        case(recurrence("GRU", 2, 1, [bias, true, false], &[linear.clone()])).sums().check();
+        case(recurrence("GRU", 2, 1, [bias, true, false], std::slice::from_ref(&linear))).sums().check();
         case(recurrence("LSTM", 2, 1, [bias, true, true], &[])).sums().check();
     }
     case(recurrence("LSTM", 2, 1, [true, true, true], &[("input_forget", 1.into()), ("clip", 1.0.into())]))
