@@ -154,3 +154,15 @@ fn values_expand() {
         .node("Concat", &["r", "r"], &["y"], &[("axis", 2.into())]);
     case(reshaped.output("y", F32, &["?", "?"])).check();
 }
+
+/// A file says how deep its graph is; depth costs time, not stack.
+#[test]
+fn a_long_chain_of_views_is_lowered() {
+    const LINKS: usize = 20_000;
+    let mut chain = model(18, &[(F32, &[2, 3])], &[]);
+    let names: Vec<String> = std::iter::once("x0".to_owned()).chain((1..=LINKS).map(|n| format!("v{n}"))).collect();
+    for link in names.windows(2) {
+        chain = chain.node("Transpose", &[&link[0]], &[&link[1]], &[("perm", Value::Ints(vec![0, 2, 1]))]);
+    }
+    case(chain.node("Neg", &[&names[LINKS]], &["y"], &[]).output("y", F32, &["?", "?"])).check();
+}

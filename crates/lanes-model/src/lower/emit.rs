@@ -59,6 +59,7 @@ pub fn lower(model: &Model) -> Result<Lowered, LowerError> {
     emitter.inputs(&model.inputs.iter().map(at).collect::<Vec<_>>(), &signature);
     let output_storages = emitter.outputs(&outputs, &signature);
     let state_storages = emitter.states(&state_in, &state_out, &signature)?;
+    emitter.ask_readers();
     emitter.composites();
     let orders = emitter.gathers(&state_in, &state_storages, &kept)?;
     for node in emitter.nodes.clone().iter() {
@@ -123,7 +124,8 @@ struct Emitter {
     homes: Vec<Option<Home>>,
     /// Concatenations that are only ever scattered into a state, piece by piece.
     scattered: Vec<bool>,
-    likes: HashMap<MidId, Option<usize>>,
+    /// For each value, the axis that its readers want innermost.
+    likes: Vec<Option<usize>>,
     kernels: HashMap<String, KernelId>,
     status: Option<StorageId>,
     reasons: Vec<String>,
@@ -141,13 +143,13 @@ impl Emitter {
         let nodes = std::mem::take(&mut mid.nodes).into();
         Self {
             homes: vec![None; mid.values.len()],
+            likes: vec![None; mid.values.len()],
             scattered: vec![false; mid.values.len()],
             plan: Plan { name, ..Plan::default() },
             mid,
             nodes,
             producers,
             consumers,
-            likes: HashMap::new(),
             kernels: HashMap::new(),
             status: None,
             reasons: Vec::new(),
@@ -234,137 +236,120 @@ impl Emitter {
         }
     }
 
-    /// Tries to have `id` made at `home`. False when it is made elsewhere, or is no value that anything makes.
-    fn place(&mut self, id: MidId, home: Home) -> bool {
-        if self.homes[id.0].is_some() {
-            return false;
-        }
-        let Some(at) = self.producers[id.0] else {
-            return false;
-        };
-        let (op, inputs) = (self.nodes[at].op.clone(), self.nodes[at].inputs.clone());
-        match &op {
-            MidOp::Reshape => {
-                let source = self.mid.shape(inputs[0]).to_vec();
-                return home.view.reshape(&source).is_some_and(|view| self.place(inputs[0], Home { view, ..home }));
+    /// Has `id` made at `home`, and what it is made of in its parts, wherever nobody has placed them yet and the maker can
+    /// write there. A list of what is left instead of recursion: a file says how deep its graph is.
+    fn place(&mut self, id: MidId, home: Home) {
+        let nodes = self.nodes.clone();
+        let mut left = vec![(id, home, false)];
+        while let Some((id, home, is_piece)) = left.pop() {
+            if self.homes[id.0].is_some() {
+                continue;
             }
-            MidOp::Transpose(perm) => {
-                let view = home.view.untranspose(perm);
-                return self.place(inputs[0], Home { view, ..home });
-            }
-            MidOp::Slice(_) | MidOp::Broadcast => return false,
-            MidOp::Linear { .. } => {
-                let last = home.view.shape.len() - 1;
-                if home.view.shape[last] > 1 && home.view.strides[last] != 1 {
-                    return false;
+            let Some(at) = self.producers[id.0] else {
+                // A state that is a piece of something is gathered right there.
+                if is_piece && !self.mid.constants.contains_key(&id) {
+                    self.homes[id.0] = Some(home);
                 }
-            }
-            MidOp::Conv { .. } => {
-                if home.view.shape[1] > 1 && home.view.strides[1] != 1 {
-                    return false;
-                }
-            }
-            MidOp::Map(_)
-            | MidOp::Reduce { .. }
-            | MidOp::Softmax { .. }
-            | MidOp::CumSum { .. }
-            | MidOp::MatMul
-            | MidOp::Gather
-            | MidOp::Divide
-            | MidOp::Concat(_)
-            | MidOp::Pad { .. } => {}
-        }
-        let Home { storage, view } = home.clone();
-        self.homes[id.0] = Some(home);
-        match op {
-            MidOp::Concat(axis) => {
-                let mut start = 0;
-                for piece in inputs {
-                    let len = self.mid.shape(piece)[axis];
-                    self.place_piece(piece, Home { storage, view: view.narrow(axis, start, len) });
-                    start += len;
-                }
-            }
-            MidOp::Pad { before } => {
-                let inner = padded_part(&view, &before, self.mid.shape(inputs[0]));
-                self.place_piece(inputs[0], Home { storage, view: inner });
-            }
-            _ => {}
-        }
-        true
-    }
-
-    /// Places a piece of a composite: also a state, which is then gathered right there.
-    fn place_piece(&mut self, piece: MidId, home: Home) {
-        let waits = self.homes[piece.0].is_none()
-            && self.producers[piece.0].is_none()
-            && !self.mid.constants.contains_key(&piece);
-        if waits {
-            self.homes[piece.0] = Some(home);
-        } else {
-            self.place(piece, home);
-        }
-    }
-
-    /// The axis that the readers of `id` want innermost.
-    fn likes(&mut self, id: MidId) -> Option<usize> {
-        if let Some(&known) = self.likes.get(&id) {
-            return known;
-        }
-        // Until it is known; a graph has no cycles, so that nobody reads this.
-        self.likes.insert(id, None);
-        let readers = self.consumers[id.0].clone();
-        let mut found = None;
-        for strong in [true, false] {
-            for &at in &readers {
-                let node = &self.nodes[at];
-                let (op, out, position) =
-                    (node.op.clone(), node.outputs[0], node.inputs.iter().position(|&input| input == id));
-                let direct = matches!(op, MidOp::Conv { .. } | MidOp::Linear { .. });
-                if direct != strong || found.is_some() {
+                continue;
+            };
+            let inputs = &nodes[at].inputs;
+            let contiguous = |axis: usize| home.view.shape[axis] == 1 || home.view.strides[axis] == 1;
+            match &nodes[at].op {
+                MidOp::Reshape => {
+                    if let Some(view) = home.view.reshape(self.mid.shape(inputs[0])) {
+                        left.push((inputs[0], Home { view, ..home }, false));
+                    }
                     continue;
                 }
-                let shape = self.mid.shape(id).to_vec();
-                let rank = shape.len();
-                found = match &op {
-                    MidOp::Conv { .. } => Some(if shape[1] > 1 { 1 } else { rank - 1 }),
-                    MidOp::Linear { .. } => rank.checked_sub(1),
-                    MidOp::Softmax { .. }
-                    | MidOp::CumSum { .. }
-                    | MidOp::Reduce { .. }
-                    | MidOp::Gather
-                    | MidOp::Divide
-                    | MidOp::MatMul => None,
-                    // What a border is made of.
-                    MidOp::Pad { .. } if position == Some(1) => None,
-                    MidOp::Map(_) => {
-                        let aligned = self.mid.shape(out).len() - rank;
-                        self.likes(out).and_then(|axis| axis.checked_sub(aligned)).filter(|&axis| shape[axis] > 1)
+                MidOp::Transpose(perm) => {
+                    left.push((inputs[0], Home { view: home.view.untranspose(perm), ..home }, false));
+                    continue;
+                }
+                MidOp::Slice(_) | MidOp::Broadcast => continue,
+                MidOp::Linear { .. } if !contiguous(home.view.shape.len() - 1) => continue,
+                MidOp::Conv { .. } if !contiguous(1) => continue,
+                MidOp::Concat(axis) => {
+                    let mut start = 0;
+                    for &piece in inputs {
+                        let len = self.mid.shape(piece)[*axis];
+                        let view = home.view.narrow(*axis, start, len);
+                        left.push((piece, Home { storage: home.storage, view }, true));
+                        start += len;
                     }
-                    MidOp::Transpose(perm) => {
-                        let perm = perm.clone();
-                        self.likes(out).map(|axis| perm[axis])
-                    }
-                    MidOp::Slice(_) | MidOp::Concat(_) | MidOp::Pad { .. } => self.likes(out),
-                    MidOp::Reshape => {
-                        let target = self.mid.shape(out).to_vec();
-                        self.likes(out).and_then(|axis| same_axis(&target, axis, &shape))
-                    }
-                    MidOp::Broadcast => {
-                        let aligned = self.mid.shape(out).len() - rank;
-                        self.likes(out).and_then(|axis| axis.checked_sub(aligned)).filter(|&axis| shape[axis] > 1)
-                    }
-                };
+                }
+                MidOp::Pad { before } => {
+                    let view = padded_part(&home.view, before, self.mid.shape(inputs[0]));
+                    left.push((inputs[0], Home { storage: home.storage, view }, true));
+                }
+                MidOp::Linear { .. }
+                | MidOp::Conv { .. }
+                | MidOp::Map(_)
+                | MidOp::Reduce { .. }
+                | MidOp::Softmax { .. }
+                | MidOp::CumSum { .. }
+                | MidOp::MatMul
+                | MidOp::Gather
+                | MidOp::Divide => {}
+            }
+            self.homes[id.0] = Some(home);
+        }
+    }
+
+    /// Finds out, for every value, which axis its readers want innermost: readers first.
+    fn ask_readers(&mut self) {
+        let nodes = self.nodes.clone();
+        for node in nodes.iter().rev() {
+            for out in &node.outputs {
+                self.likes[out.0] = self.liked_by_readers(*out);
             }
         }
-        self.likes.insert(id, found);
-        found
+        for id in (0..self.mid.values.len()).map(MidId) {
+            if self.producers[id.0].is_none() {
+                self.likes[id.0] = self.liked_by_readers(id);
+            }
+        }
+    }
+
+    /// The axis that the readers of `id` want innermost; what their results' readers want is known.
+    fn liked_by_readers(&self, id: MidId) -> Option<usize> {
+        let shape = self.mid.shape(id);
+        let rank = shape.len();
+        // Products feel the order most, so they are asked first.
+        let is_product = |at: &&usize| matches!(self.nodes[**at].op, MidOp::Conv { .. } | MidOp::Linear { .. });
+        let readers = &self.consumers[id.0];
+        let products = readers.iter().filter(is_product);
+        products.chain(readers.iter().filter(|at| !is_product(at))).find_map(|&at| {
+            let node = &self.nodes[at];
+            let out = node.outputs[0];
+            let liked = self.likes[out.0];
+            // An axis of a broadcast result, as the operand counts it.
+            let aligned = || {
+                let new = self.mid.shape(out).len() - rank;
+                liked.and_then(|axis| axis.checked_sub(new)).filter(|&axis| shape[axis] > 1)
+            };
+            match &node.op {
+                MidOp::Conv { .. } => Some(if shape[1] > 1 { 1 } else { rank - 1 }),
+                MidOp::Linear { .. } => rank.checked_sub(1),
+                MidOp::Softmax { .. }
+                | MidOp::CumSum { .. }
+                | MidOp::Reduce { .. }
+                | MidOp::Gather
+                | MidOp::Divide
+                | MidOp::MatMul => None,
+                // What a border is made of.
+                MidOp::Pad { .. } if node.inputs[0] != id => None,
+                MidOp::Slice(_) | MidOp::Concat(_) | MidOp::Pad { .. } => liked,
+                MidOp::Map(_) | MidOp::Broadcast => aligned(),
+                MidOp::Transpose(perm) => liked.map(|axis| perm[axis]),
+                MidOp::Reshape => liked.and_then(|axis| same_axis(self.mid.shape(out), axis, shape)),
+            }
+        })
     }
 
     /// The physical order that the readers of `id` want, outermost first.
     fn liked_order(&mut self, id: MidId) -> Vec<usize> {
         let rank = self.mid.shape(id).len();
-        let inner = self.likes(id);
+        let inner = self.likes[id.0];
         (0..rank).filter(|&axis| Some(axis) != inner).chain(inner).collect()
     }
 
@@ -526,8 +511,8 @@ impl Emitter {
             return Err(LowerError { node: node.label.clone(), op: "shape".to_owned(), why });
         }
         match &node.op {
-            // Views: resolved when somebody reads them.
-            MidOp::Reshape | MidOp::Transpose(_) | MidOp::Slice(_) | MidOp::Broadcast => Ok(()),
+            // Views are resolved in order, so that no chain of them is walked more than a step at a time.
+            MidOp::Reshape | MidOp::Transpose(_) | MidOp::Slice(_) | MidOp::Broadcast => self.home(out).map(drop),
             MidOp::Map(expr) => {
                 let mut sources = Vec::with_capacity(node.inputs.len());
                 for &input in &node.inputs {
@@ -537,7 +522,7 @@ impl Emitter {
                 }
                 let mut targets = Vec::with_capacity(node.outputs.len());
                 for &out in &node.outputs {
-                    let order = match self.likes(out) {
+                    let order = match self.likes[out.0] {
                         Some(_) => self.liked_order(out),
                         None => {
                             let seated = |home: &&(DType, Home)| self.seat_stride(home.1.storage, home.0) > 0;
