@@ -270,6 +270,7 @@ impl Emitter {
             | MidOp::CumSum { .. }
             | MidOp::MatMul
             | MidOp::Gather
+            | MidOp::Divide
             | MidOp::Concat(_)
             | MidOp::Pad { .. } => {}
         }
@@ -284,7 +285,7 @@ impl Emitter {
                     start += len;
                 }
             }
-            MidOp::Pad { before, .. } => {
+            MidOp::Pad { before } => {
                 let inner = padded_part(&view, &before, self.mid.shape(inputs[0]));
                 self.place_piece(inputs[0], Home { storage, view: inner });
             }
@@ -332,7 +333,10 @@ impl Emitter {
                     | MidOp::CumSum { .. }
                     | MidOp::Reduce { .. }
                     | MidOp::Gather
+                    | MidOp::Divide
                     | MidOp::MatMul => None,
+                    // What a border is made of.
+                    MidOp::Pad { .. } if position == Some(1) => None,
                     MidOp::Map(_) => {
                         let aligned = self.mid.shape(out).len() - rank;
                         self.likes(out).and_then(|axis| axis.checked_sub(aligned)).filter(|&axis| shape[axis] > 1)
@@ -341,10 +345,7 @@ impl Emitter {
                         let perm = perm.clone();
                         self.likes(out).map(|axis| perm[axis])
                     }
-                    MidOp::Slice(_) | MidOp::Concat(_) | MidOp::Pad { .. } => {
-                        let _ = position;
-                        self.likes(out)
-                    }
+                    MidOp::Slice(_) | MidOp::Concat(_) | MidOp::Pad { .. } => self.likes(out),
                     MidOp::Reshape => {
                         let target = self.mid.shape(out).to_vec();
                         self.likes(out).and_then(|axis| same_axis(&target, axis, &shape))
@@ -575,10 +576,10 @@ impl Emitter {
                 }
                 Ok(())
             }
-            MidOp::Pad { before, value } => {
+            MidOp::Pad { before } => {
                 let to = self.target(out, &row_major);
                 let inner = padded_part(&to.view, before, self.mid.shape(node.inputs[0]));
-                self.border(node, &to, before, *value)?;
+                self.border(node, &to, before)?;
                 self.fill_piece(node.inputs[0], &Home { storage: to.storage, view: inner })
             }
             MidOp::Reduce { kind, axis } => {
@@ -633,7 +634,20 @@ impl Emitter {
                 })
             }
             MidOp::Gather => self.gather(node, out),
+            MidOp::Divide => self.divide(node, out, &row_major),
         }
+    }
+
+    fn divide(&mut self, node: &MidNode, out: MidId, row_major: &[usize]) -> Result<(), LowerError> {
+        let to = self.target(out, row_major);
+        let (dividend, divisor) = (self.home(node.inputs[0])?, self.home(node.inputs[1])?);
+        let code = self.reason(format!("{}: an integer is divided by zero", node.label));
+        let flag = self.flag(&to.view.shape);
+        let dtype = self.mid.dtype(out);
+        let sources = [(dtype, dividend.clone(), dividend.view), (dtype, divisor.clone(), divisor.view), flag];
+        self.dispatch(&node.label, &[(dtype, to, Access::Write)], &sources, |name, buffers, operands| {
+            kernels::divide_kernel(name, buffers, code, operands)
+        })
     }
 
     fn gather(&mut self, node: &MidNode, out: MidId) -> Result<(), LowerError> {
@@ -641,9 +655,8 @@ impl Emitter {
         let (data, indices) = (self.home(node.inputs[0])?, self.home(node.inputs[1])?);
         let (extent, stride) = (data.view.shape[1], data.view.strides[1]);
         let shape = to.view.shape.clone();
-        let status = self.status();
-        self.reasons.push(format!("{}: an index is out of bounds for an axis of extent {extent}", node.label));
-        let code = self.reasons.len() as u32;
+        let code = self.reason(format!("{}: an index is out of bounds for an axis of extent {extent}", node.label));
+        let flag = self.flag(&shape);
         let entry = Home { storage: data.storage, view: data.view.narrow(1, 0, 1).broadcast(&shape) };
         let count = View {
             shape: vec![1, shape[1], 1],
@@ -651,14 +664,24 @@ impl Emitter {
             offset: indices.view.offset,
         };
         let index = Home { storage: indices.storage, view: count.broadcast(&shape) };
-        let word = View::row_major(&[1]);
-        let flag = Home { storage: status, view: word.broadcast(&shape) };
         let (dtype, index_type) = (self.mid.dtype(out), self.mid.dtype(node.inputs[1]));
         let targets = [(dtype, to.clone(), to.view, Access::Write)];
-        let sources = [(dtype, entry, data.view), (index_type, index, indices.view), (DType::I32, flag, word)];
+        let sources = [(dtype, entry, data.view), (index_type, index, indices.view), flag];
         self.dispatch_over(&node.label, &targets, &sources, |name, buffers, operands| {
             kernels::gather_kernel(name, buffers, (extent, stride), code, operands)
         })
+    }
+
+    /// Another reason for refusing a seat; its code.
+    fn reason(&mut self, reason: String) -> u32 {
+        self.reasons.push(reason);
+        self.reasons.len() as u32
+    }
+
+    /// The seat's status word as an operand that is walked with `shape`.
+    fn flag(&mut self, shape: &[usize]) -> (DType, Home, View) {
+        let word = View::row_major(&[1]);
+        (DType::I32, Home { storage: self.status(), view: word.broadcast(shape) }, word)
     }
 
     /// The seats' status words: zero until a kernel refuses its seat.
@@ -693,8 +716,15 @@ impl Emitter {
     }
 
     /// Fills what a pad adds: slabs below and above, axis by axis.
-    fn border(&mut self, node: &MidNode, to: &Home, before: &[usize], value: f64) -> Result<(), LowerError> {
+    fn border(&mut self, node: &MidNode, to: &Home, before: &[usize]) -> Result<(), LowerError> {
         let dtype = self.mid.dtype(node.outputs[0]);
+        // A fill repeats 4 bytes.
+        let pattern = self.mid.constants.get(&node.inputs[1]).and_then(|tensor| {
+            let element = tensor.bytes();
+            let repeated: Vec<u8> = element.iter().copied().cycle().take(element.len().max(4)).collect();
+            let (low, high) = repeated.split_first_chunk::<4>()?;
+            (high.is_empty() || high == low).then(|| u32::from_le_bytes(*low))
+        });
         let inner = self.mid.shape(node.inputs[0]).to_vec();
         let mut left = to.view.clone();
         let mut slabs = Vec::new();
@@ -708,12 +738,6 @@ impl Emitter {
             left = left.narrow(axis, before[axis], inner[axis]);
         }
         for view in slabs {
-            let pattern = match dtype {
-                DType::F32 => Some((value as f32).to_bits()),
-                DType::I32 | DType::U32 => Some(value as i64 as u32),
-                _ if value == 0.0 => Some(0),
-                _ => None,
-            };
             let filled = runs(&view, &view, dtype.size()).filter(|runs| {
                 runs.len() <= COPIES_MOST
                     && runs.iter().all(|(region, _)| region.row_bytes % 4 == 0 && region.offset % 4 == 0)
@@ -725,9 +749,10 @@ impl Emitter {
                     }
                 }
                 _ => {
-                    let mut expr = Expr::default();
-                    let number = expr.push(super::expr::Instr::Const(value), dtype);
-                    self.map(&node.label, &expr.result(number), &[(dtype, Home { storage: to.storage, view })], &[])?;
+                    let from = self.home(node.inputs[1])?;
+                    let from = Home { view: from.view.broadcast(&view.shape), ..from };
+                    let (expr, to) = (Expr::of(&[dtype]).result(0), Home { storage: to.storage, view });
+                    self.map(&node.label, &expr, &[(dtype, to)], &[(dtype, from)])?;
                 }
             }
         }

@@ -427,6 +427,33 @@ pub fn matmul_kernel(name: &str, buffers: usize, k: usize, strides: [isize; 2], 
     })
 }
 
+/// Integers divided towards zero. Operands: result, dividend, divisor, the seat's status word. A zero divisor writes
+/// `code` to the status and divides by 1 instead.
+pub fn divide_kernel(name: &str, buffers: usize, code: u32, operands: &[Operand]) -> String {
+    let dtype = operands[0].dtype;
+    let ty = memory_type(dtype);
+    grid_kernel(name, buffers, operands, |body| {
+        let (dividend, divisor) = (body.load(1), body.load(2));
+        let zero = number(body, 0.0, dtype);
+        let one = number(body, 1.0, dtype);
+        let nothing = body.writer.value(&format!("scalar.cmpi eq, {divisor}, {zero} : {ty}"));
+        let divisor = body.writer.value(&format!("scf.select {nothing}, {one}, {divisor} : {ty}"));
+        refuse_if(body, &nothing, 3, code);
+        let quotient = combined(body, Binary::Div, dtype, &dividend, &divisor);
+        body.store(0, &quotient);
+    })
+}
+
+/// Writes `code` to operand `status` where `condition` holds.
+fn refuse_if(body: &mut Body<'_>, condition: &str, status: usize, code: u32) {
+    body.writer.line(&format!("scf.if {condition} {{"));
+    body.writer.indent(2);
+    let code = body.writer.value(&format!("scalar.constant {code} : i32"));
+    body.store(status, &code);
+    body.writer.indent(-2);
+    body.writer.line("}");
+}
+
 /// Entries chosen by computed indices. Operands: result, the first entry, the index, the seat's status word. An index
 /// below zero counts from the end; one out of bounds writes `code` to the status and reads entry 0 instead.
 pub fn gather_kernel(
@@ -449,12 +476,7 @@ pub fn gather_kernel(
         let place = body.writer.value(&format!("scf.select {inside}, {place}, {zero} : index"));
         let yes = body.writer.value("scalar.constant true : i1");
         let outside = body.writer.value(&format!("scalar.xori {inside}, {yes} : i1"));
-        body.writer.line(&format!("scf.if {outside} {{"));
-        body.writer.indent(2);
-        let code = body.writer.value(&format!("scalar.constant {code} : i32"));
-        body.store(3, &code);
-        body.writer.indent(-2);
-        body.writer.line("}");
+        refuse_if(body, &outside, 3, code);
         let base = body.index(1);
         let at = body.moved(&base, &place, stride);
         let found = body.load_at(1, &at);

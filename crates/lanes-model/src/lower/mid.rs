@@ -118,13 +118,13 @@ pub enum MidOp {
     Broadcast,
     /// One after the other along an axis.
     Concat(usize),
-    /// A border of one bit pattern.
+    /// A border around operand 0, everywhere of the one element of operand 1.
     Pad {
         /// Elements added before, per axis.
         before: Vec<usize>,
-        /// The border's value.
-        value: f64,
     },
+    /// Operand 0 by operand 1, integers of the result's shape, towards zero; a zero divisor refuses the seat.
+    Divide,
 }
 
 /// The whole.

@@ -78,8 +78,12 @@ impl Rewriter<'_> {
             }
             Op::Binary(op) => {
                 let (a, b) = (required(0)?, required(1)?);
+                let divides = *op == Binary::Div && !is_float(dtype);
                 if *op == Binary::Pow {
                     power(mid, label, a, b, shape).map_err(refuse)?
+                } else if divides && !known_without_zero(mid, b) {
+                    let operands = [a, b].map(|id| spread(mid, label, id, &shape));
+                    mid.node(label, MidOp::Divide, operands.into(), dtype, shape)
                 } else {
                     let mut expr = Expr::of(&[mid.dtype(a), mid.dtype(b)]);
                     let result = expr.binary(*op, 0, 1);
@@ -128,15 +132,13 @@ impl Rewriter<'_> {
             Op::Gather { axis } => gather(mid, label, required(0)?, required(1)?, *axis, shape).map_err(refuse)?,
             Op::Pad { before, after, mode } => {
                 let x = required(0)?;
-                let value = match optional(1) {
-                    None => 0.0,
-                    Some(id) => {
-                        known_number(mid, id).ok_or_else(|| refuse("its value is not a constant number".to_owned()))?
-                    }
-                };
                 match mode {
                     PadMode::Constant => {
-                        mid.node(label, MidOp::Pad { before: before.clone(), value }, vec![x], dtype, shape)
+                        let value = match optional(1) {
+                            Some(value) => mid.reshape(label, value, Vec::new()),
+                            None => mid.constant("zero", Arc::new(Tensor::zeros(dtype, Vec::new()))),
+                        };
+                        mid.node(label, MidOp::Pad { before: before.clone() }, vec![x, value], dtype, shape)
                     }
                     PadMode::Reflect | PadMode::Edge => border(mid, label, x, before, after, *mode),
                 }
@@ -148,7 +150,7 @@ impl Rewriter<'_> {
                     a = mid.transpose(label, a, vec![1, 0]);
                 }
                 if *trans_b {
-                    b = transposed(mid, label, b, vec![1, 0]);
+                    b = transposed(mid, label, b);
                 }
                 let mut product = matmul(mid, label, a, b, &shape).map_err(refuse)?;
                 if *alpha != 1.0 {
@@ -181,7 +183,10 @@ impl Rewriter<'_> {
                     let id = required(n)?;
                     operands.push(mid.reshape(label, id, by_channel.clone()));
                 }
-                let mut expr = Expr::of(&operands.iter().map(|&id| mid.dtype(id)).collect::<Vec<_>>());
+                // Statistics may have a type of their own, and half precision is rounded once.
+                let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+                let operands: Vec<MidId> = operands.into_iter().map(|id| cast(mid, label, id, wide)).collect();
+                let mut expr = Expr::of(&[wide; 5]);
                 let epsilon = expr.number((*epsilon).into(), 4);
                 let variance = expr.binary(Binary::Add, 4, epsilon);
                 let deviation = expr.unary(Unary::Sqrt, variance);
@@ -189,17 +194,30 @@ impl Rewriter<'_> {
                 let normal = expr.binary(Binary::Div, centred, deviation);
                 let sized = expr.binary(Binary::Mul, normal, 1);
                 let result = expr.binary(Binary::Add, sized, 2);
-                mid.map(label, expr.result(result), operands, shape)
+                let made = mid.map(label, expr.result(result), operands, shape);
+                cast(mid, label, made, dtype)
             }
             Op::Softmax { axis } => {
                 let x = required(0)?;
                 mid.node(label, MidOp::Softmax { axis: *axis }, vec![x], dtype, shape)
             }
             Op::Reduce { kind, axes, .. } => {
-                let mut x = required(0)?;
-                for &axis in axes {
-                    x = reduce(mid, label, x, *kind, axis);
+                // Halves are rounded once, and a mean of integers may have a sum that they do not hold.
+                let wide = match dtype {
+                    DType::F16 | DType::BF16 => DType::F32,
+                    _ if is_float(dtype) || *kind != Reduction::Mean => dtype,
+                    _ => DType::I64,
+                };
+                let x = required(0)?;
+                let mut x = cast(mid, label, x, wide);
+                if *kind == Reduction::Mean && !is_float(dtype) {
+                    let count: usize = axes.iter().map(|&axis| mid.shape(x)[axis]).product();
+                    x = axes.iter().fold(x, |x, &axis| reduce(mid, label, x, Reduction::Sum, axis));
+                    x = divided(mid, label, x, count);
+                } else {
+                    x = axes.iter().fold(x, |x, &axis| reduce(mid, label, x, *kind, axis));
                 }
+                let x = cast(mid, label, x, dtype);
                 mid.reshape(label, x, shape)
             }
             Op::CumSum { axis, exclusive, reverse } => {
@@ -231,11 +249,14 @@ impl Rewriter<'_> {
         if hidden == 0 || width == 0 {
             return Err(refuse("an extent is 0".to_owned()));
         }
+        let mut length = steps;
         if let Some(lengths) = input(4) {
             let known = mid.constants.get(&lengths).and_then(|tensor| tensor.to_i64s());
-            if !known.is_some_and(|lengths| lengths.iter().all(|&length| length == steps as i64)) {
-                return Err(refuse(format!("sequence_lens other than a constant {steps} are not supported")));
-            }
+            let one = known.filter(|all| all.iter().all(|each| *each == all[0]));
+            length = one
+                .and_then(|all| usize::try_from(*all.first()?).ok())
+                .filter(|&length| length <= steps)
+                .ok_or_else(|| refuse("sequence_lens that are not one known length are not supported".to_owned()))?;
         }
         let (w, r) = (mid.floats(w, label, &node.onnx)?, mid.floats(r, label, &node.onnx)?);
         let bias = input(3).map(|b| mid.floats(b, label, &node.onnx)).transpose()?;
@@ -253,17 +274,18 @@ impl Rewriter<'_> {
                 clip: recurrent.clip,
                 functions: &recurrent.activations[at * functions..][..functions],
             };
+            let zeros = mid.constant(format!("{label}.zeros"), Arc::new(Tensor::zeros(dtype, vec![batch, hidden])));
             let initial = |mid: &mut Mid, id: Option<MidId>| match id {
                 Some(id) => {
                     let own = mid.narrow(label, id, 0, at, 1);
                     mid.reshape(label, own, vec![batch, hidden])
                 }
-                None => mid.constant(format!("{label}.zeros"), Arc::new(Tensor::zeros(dtype, vec![batch, hidden]))),
+                None => zeros,
             };
             let (mut h, mut c) = (initial(mid, input(5)), initial(mid, input(6)));
-            let mut outputs = vec![h; steps];
-            for step in 0..steps {
-                let step = if *direction == Direction::Forward { step } else { steps - 1 - step };
+            let mut outputs = vec![zeros; steps];
+            for step in 0..length {
+                let step = if *direction == Direction::Forward { step } else { length - 1 - step };
                 let now = mid.narrow(label, x, 0, step, 1);
                 let now = mid.reshape(label, now, vec![batch, width]);
                 (h, c) = match recurrent.cell {
@@ -489,17 +511,40 @@ fn scaled(mid: &mut Mid, label: &str, x: MidId, by: f32) -> MidId {
     mid.map(label, expr.result(result), vec![x], shape)
 }
 
-/// A transpose that is done now when the value is known.
-fn transposed(mid: &mut Mid, label: &str, x: MidId, perm: Vec<usize>) -> MidId {
-    if let (Some(tensor), [1, 0]) = (mid.constants.get(&x), &perm[..])
-        && tensor.dtype() == DType::F32
-        && let [rows, columns] = *tensor.shape()
-    {
-        let values = turned(&tensor.values::<f32>(), rows, columns);
-        return mid
-            .constant(format!("{label}.transposed"), Arc::new(Tensor::from_vec(vec![columns, rows], values.to_vec())));
+/// The transpose of a matrix, done now when it is known.
+fn transposed(mid: &mut Mid, label: &str, x: MidId) -> MidId {
+    let Some(tensor) = mid.constants.get(&x) else { return mid.transpose(label, x, vec![1, 0]) };
+    let ([rows, columns], size) = ([tensor.shape()[0], tensor.shape()[1]], tensor.dtype().size());
+    let element = |at: usize| &tensor.bytes()[at * size..][..size];
+    let places = (0..columns).flat_map(|column| (0..rows).map(move |row| row * columns + column));
+    let bytes: Vec<u8> = places.flat_map(element).copied().collect();
+    match Tensor::new(tensor.dtype(), vec![columns, rows], bytes.into()) {
+        Some(turned) => mid.constant(format!("{label}.transposed"), Arc::new(turned)),
+        None => mid.transpose(label, x, vec![1, 0]),
     }
-    mid.transpose(label, x, perm)
+}
+
+/// A value repeated to a shape, or itself.
+fn spread(mid: &mut Mid, label: &str, id: MidId, shape: &[usize]) -> MidId {
+    if mid.shape(id) == shape {
+        return id;
+    }
+    mid.node(label, MidOp::Broadcast, vec![id], mid.dtype(id), shape.to_vec())
+}
+
+/// Whether a value is known to hold integers other than 0.
+fn known_without_zero(mid: &Mid, id: MidId) -> bool {
+    // A u64 that is no i64 is not 0 either, but is divided by as if it were computed.
+    mid.constants.get(&id).and_then(|tensor| tensor.to_i64s()).is_some_and(|all| !all.contains(&0))
+}
+
+/// Integers by a count that is not 0.
+fn divided(mid: &mut Mid, label: &str, x: MidId, count: usize) -> MidId {
+    let mut expr = Expr::of(&[mid.dtype(x)]);
+    let count = expr.number(count as f64, 0);
+    let result = expr.binary(Binary::Div, 0, count);
+    let shape = mid.shape(x).to_vec();
+    mid.map(label, expr.result(result), vec![x], shape)
 }
 
 /// The one number that a known value repeats everywhere.
@@ -529,17 +574,19 @@ fn power(mid: &mut Mid, label: &str, a: MidId, b: MidId, shape: Vec<usize>) -> R
     let dtype = mid.dtype(a);
     let exponent = known_number(mid, b).filter(|e| e.fract() == 0.0 && (1.0..=4.0).contains(e));
     if let Some(exponent) = exponent {
+        // Halves are rounded once, not after every product.
+        let half = matches!(dtype, DType::F16 | DType::BF16);
         let mut expr = Expr::of(&[dtype]);
-        let mut product = 0;
+        let base = if half { expr.push(Instr::Cast(0), DType::F32) } else { 0 };
+        let mut product = base;
         for _ in 1..exponent as u32 {
-            product = expr.binary(Binary::Mul, product, 0);
+            product = expr.binary(Binary::Mul, product, base);
+        }
+        if half {
+            product = expr.push(Instr::Cast(product), dtype);
         }
         let made = mid.map(label, expr.result(product), vec![a], mid.shape(a).to_vec());
-        return Ok(if mid.shape(made) == shape {
-            made
-        } else {
-            mid.node(label, MidOp::Broadcast, vec![made], dtype, shape)
-        });
+        return Ok(spread(mid, label, made, &shape));
     }
     if !is_float(dtype) {
         return Err(format!("powers of {dtype} need a constant exponent from 1 to 4"));
@@ -668,14 +715,14 @@ fn matmul(mid: &mut Mid, label: &str, a: MidId, b: MidId, shape: &[usize]) -> Re
             of(&ls).max(of(&rs))
         })
         .collect();
-    let spread = |mid: &mut Mid, id: MidId| {
+    let batched = |mid: &mut Mid, id: MidId| {
         let own = mid.shape(id).to_vec();
         let tail = own[own.len() - 2..].to_vec();
         let full: Vec<usize> = outer.iter().chain(&tail).copied().collect();
-        let id = if own == full { id } else { mid.node(label, MidOp::Broadcast, vec![id], dtype, full) };
+        let id = spread(mid, label, id, &full);
         mid.reshape(label, id, vec![outer.iter().product(), tail[0], tail[1]])
     };
-    let (left, right) = (spread(mid, left), spread(mid, right));
+    let (left, right) = (batched(mid, left), batched(mid, right));
     let product = mid.node(label, MidOp::MatMul, vec![left, right], dtype, vec![outer.iter().product(), m, n]);
     Ok(mid.reshape(label, product, shape.to_vec()))
 }
@@ -701,13 +748,22 @@ fn conv(
     let bias = b.map(|b| mid.floats(b, label, "Conv")).transpose()?;
     let source = mid.shape(x).to_vec();
     if source[0] != 1 {
-        return Err(refuse(format!("a batch of {} at one lane is not supported", source[0])));
+        // A batch within one lane: one after the other.
+        let one: Vec<usize> = [1].iter().chain(&shape[1..]).copied().collect();
+        let mut made = Vec::with_capacity(source[0]);
+        for at in 0..source[0] {
+            let part = mid.narrow(label, x, 0, at, 1);
+            let part = conv(mid, label, part, w, b, window, group, &one)?;
+            made.push(cast(mid, label, part, own));
+        }
+        return Ok(mid.concat(label, made, 0));
     }
     let padded = if window.pads_begin.iter().chain(&window.pads_end).any(|&pad| pad > 0) {
         let before: Vec<usize> = [0, 0].iter().chain(&window.pads_begin).copied().collect();
         let after: Vec<usize> = [0, 0].iter().chain(&window.pads_end).copied().collect();
         let full = source.iter().zip(before.iter().zip(&after)).map(|(&d, (&b, &a))| d + b + a).collect();
-        mid.node(label, MidOp::Pad { before, value: 0.0 }, vec![x], DType::F32, full)
+        let zero = mid.constant("zero", Arc::new(Tensor::scalar(0f32)));
+        mid.node(label, MidOp::Pad { before }, vec![x, zero], DType::F32, full)
     } else {
         x
     };
