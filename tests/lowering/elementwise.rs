@@ -13,8 +13,23 @@ const INTS: [DType; 8] = [I8, I16, I32, I64, U8, U16, U32, U64];
 fn functions_of_one() {
     for dtype in FLOATS {
         for op in [
-            "Sqrt", "Abs", "Neg", "Exp", "Log", "Erf", "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Softplus", "Identity",
-            "Floor", "Ceil", "Round", "Sin", "Cos",
+            "Sqrt",
+            "Abs",
+            "Neg",
+            "Exp",
+            "Log",
+            "Erf",
+            "Relu",
+            "LeakyRelu",
+            "Sigmoid",
+            "Tanh",
+            "Softplus",
+            "Identity",
+            "Floor",
+            "Ceil",
+            "Round",
+            "Sin",
+            "Cos",
         ] {
             case(one(op, &[(dtype, &[3, 5])], &[], &["x0"], &[], dtype)).check();
         }

@@ -177,7 +177,13 @@ impl Rows {
 }
 
 /// One turn of `streams` in seat order.
-fn turn(model: &mut dyn LanedModel, rows: &mut [Rows], streams: &[usize], steps: &[Vec<Step>], at: usize) -> Vec<Answer> {
+fn turn(
+    model: &mut dyn LanedModel,
+    rows: &mut [Rows],
+    streams: &[usize],
+    steps: &[Vec<Step>],
+    at: usize,
+) -> Vec<Answer> {
     let signature = model.signature().clone();
     for (seat, &stream) in streams.iter().enumerate() {
         for (port, value) in steps[stream][at].iter().enumerate() {
@@ -250,7 +256,8 @@ fn compare(signature: &Signature, of_largest: f64, stream: usize, found: &[Answe
                 DType::F64 => (1e-11, 0.0),
                 _ => (1e-5, 0.0),
             };
-            let largest = wanted.iter().filter(|value| value.is_finite()).fold(0f64, |most, value| most.max(value.abs()));
+            let largest =
+                wanted.iter().filter(|value| value.is_finite()).fold(0f64, |most, value| most.max(value.abs()));
             for (at, (a, e)) in found.iter().zip(wanted).enumerate() {
                 let tolerance = least * e.abs().max(1.0) + relative * e.abs() + of_largest * largest;
                 assert!(

@@ -17,7 +17,8 @@ fn doubled(tensor: &Tensor) -> Tensor {
 #[test]
 fn matmul_by_known_and_by_computed_operands() {
     let mut random = Random(5);
-    for (x, w) in [(&[7][..], &[7, 5][..]), (&[3, 7], &[7, 5]), (&[2, 3, 7], &[7, 1]), (&[3, 7], &[7]), (&[2, 3, 4], &[2, 4, 5])]
+    for (x, w) in
+        [(&[7][..], &[7, 5][..]), (&[3, 7], &[7, 5]), (&[2, 3, 7], &[7, 1]), (&[3, 7], &[7]), (&[2, 3, 4], &[2, 4, 5])]
     {
         let w = random.tensor(w);
         case(one("MatMul", &[(F32, x)], &[w.clone()], &["x0", "c0"], &[], F32)).sums().check();
@@ -28,7 +29,9 @@ fn matmul_by_known_and_by_computed_operands() {
         let w = random.tensor(w);
         case(one("MatMul", &[(F32, x)], &[w], &["c0", "x0"], &[], F32)).sums().check();
     }
-    for (a, b) in [(&[3, 4][..], &[4, 5][..]), (&[2, 3, 4], &[2, 4, 1]), (&[2, 1, 3, 4], &[2, 4, 5]), (&[2, 3, 4], &[1, 4, 5])] {
+    for (a, b) in
+        [(&[3, 4][..], &[4, 5][..]), (&[2, 3, 4], &[2, 4, 1]), (&[2, 1, 3, 4], &[2, 4, 5]), (&[2, 3, 4], &[1, 4, 5])]
+    {
         for dtype in [F32, F16, F64] {
             case(one("MatMul", &[(dtype, a), (dtype, b)], &[], &["x0", "x1"], &[], dtype)).sums().check();
         }
@@ -63,7 +66,9 @@ fn gemm_with_all_its_attributes() {
         }
     }
     let w = [random.tensor(&[7, 5])];
-    case(one("Gemm", &[(F32, &[7]), (F32, &[5])], &w, &["x0", "c0", "x1"], &[("beta", 0.5.into())], F32)).sums().check();
+    case(one("Gemm", &[(F32, &[7]), (F32, &[5])], &w, &["x0", "c0", "x1"], &[("beta", 0.5.into())], F32))
+        .sums()
+        .check();
     let halves = [halved(&w[0]), halved(&random.tensor(&[5]))];
     case(one("Gemm", &[(F16, &[7])], &halves, &["x0", "c0", "c1"], &[], F16)).sums().check();
     // A column of lanes: A is [K, M].
@@ -79,15 +84,17 @@ fn gemm_with_all_its_attributes() {
 fn products_fuse_with_what_follows() {
     let mut random = Random(7);
     for function in ["Relu", "Sigmoid", "Tanh", "Neg"] {
-        let fused = model(18, &[(F32, &[3, 7]), (F32, &[3, 4])], &[
-            random.tensor(&[7, 5]), random.tensor(&[4, 5]), random.tensor(&[5]),
-        ])
-            .node("MatMul", &["x0", "c0"], &["a"], &[])
-            .node("MatMul", &["x1", "c1"], &["b"], &[])
-            .node("Add", &["a", "b"], &["s"], &[])
-            .node("Add", &["c2", "s"], &["t"], &[])
-            .node(function, &["t"], &["y"], &[])
-            .node("Mul", &["t", "y"], &["z"], &[]);
+        let fused = model(
+            18,
+            &[(F32, &[3, 7]), (F32, &[3, 4])],
+            &[random.tensor(&[7, 5]), random.tensor(&[4, 5]), random.tensor(&[5])],
+        )
+        .node("MatMul", &["x0", "c0"], &["a"], &[])
+        .node("MatMul", &["x1", "c1"], &["b"], &[])
+        .node("Add", &["a", "b"], &["s"], &[])
+        .node("Add", &["c2", "s"], &["t"], &[])
+        .node(function, &["t"], &["y"], &[])
+        .node("Mul", &["t", "y"], &["z"], &[]);
         case(fused.clone().output("y", F32, &["?", "?"])).sums().check();
         case(fused.clone().output("z", F32, &["?", "?"])).sums().check();
         case(fused.output("s", F32, &["?", "?"]).output("y", F32, &["?", "?"])).sums().check();
@@ -148,7 +155,9 @@ fn convolutions_in_company() {
         .node("Tanh", &["d"], &["e"], &[])
         .node("Transpose", &["e"], &["y"], &[("perm", [0, 2, 1].into())]);
     case(chain.clone().output("y", F32, &["?", "?"])).sums().check();
-    case(chain.output("y", F32, &["?", "?"]).output("b", F32, &["?", "?"]).output("d", F32, &["?", "?"])).sums().check();
+    case(chain.output("y", F32, &["?", "?"]).output("b", F32, &["?", "?"]).output("d", F32, &["?", "?"]))
+        .sums()
+        .check();
     let turned = model(18, &[(F32, &[9, 3])], &constants)
         .node("Transpose", &["x0"], &["t"], &[("perm", [0, 2, 1].into())])
         .node("Conv", &["t", "c0"], &["a"], &[])

@@ -69,7 +69,11 @@ impl Growing<'_> {
                     self.node(op, &[&x, &y], &[], shape);
                 } else {
                     let mut own = shape.clone();
-                    own.iter_mut().for_each(|extent| if self.choose(2) == 1 { *extent = 1 });
+                    own.iter_mut().for_each(|extent| {
+                        if self.choose(2) == 1 {
+                            *extent = 1
+                        }
+                    });
                     let known = self.known(&own);
                     self.node(op, &[&x, &known], &[], shape);
                 }
@@ -128,7 +132,11 @@ impl Growing<'_> {
             }
             7 => {
                 let mut wide = shape;
-                wide.iter_mut().for_each(|extent| if *extent == 1 { *extent = 1 + self.choose(3) });
+                wide.iter_mut().for_each(|extent| {
+                    if *extent == 1 {
+                        *extent = 1 + self.choose(3)
+                    }
+                });
                 wide.insert(0, 1 + self.choose(2));
                 let target: Vec<i64> = std::iter::once(1).chain(wide.iter().map(|&d| d as i64)).collect();
                 let (target, axes) = (self.constant(&ints(&target)), self.constant(&ints(&[1])));
@@ -154,9 +162,13 @@ impl Growing<'_> {
                 let mut pads = vec![0; 2 * kernel.len()];
                 pads[0] = low as i64;
                 let out: Vec<usize> = std::iter::once(maps)
-                    .chain(shape[1..].iter().zip(&kernel).enumerate().map(|(n, (&extent, &k))| {
-                        (extent + if n == 0 { low } else { 0 } - k) / stride + 1
-                    }))
+                    .chain(
+                        shape[1..]
+                            .iter()
+                            .zip(&kernel)
+                            .enumerate()
+                            .map(|(n, (&extent, &k))| (extent + if n == 0 { low } else { 0 } - k) / stride + 1),
+                    )
                     .collect();
                 let attributes = [
                     ("group", Value::from(group as i64)),

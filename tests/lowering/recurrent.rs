@@ -72,7 +72,9 @@ fn cells_in_every_form() {
         case(recurrence("GRU", 2, 1, [bias, true, false], &[linear.clone()])).sums().check();
         case(recurrence("LSTM", 2, 1, [bias, true, true], &[])).sums().check();
     }
-    case(recurrence("LSTM", 2, 1, [true, true, true], &[("input_forget", 1.into()), ("clip", 1.0.into())])).sums().check();
+    case(recurrence("LSTM", 2, 1, [true, true, true], &[("input_forget", 1.into()), ("clip", 1.0.into())]))
+        .sums()
+        .check();
     let both = [linear, ("direction", "bidirectional".into()), ("clip", 0.25.into())];
     case(recurrence("GRU", 2, 2, [true, true, false], &both)).sums().check();
 }
@@ -80,8 +82,17 @@ fn cells_in_every_form() {
 #[test]
 fn every_activation() {
     for function in [
-        "Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu",
-        "Softsign", "Softplus",
+        "Relu",
+        "Tanh",
+        "Sigmoid",
+        "Affine",
+        "LeakyRelu",
+        "ThresholdedRelu",
+        "ScaledTanh",
+        "HardSigmoid",
+        "Elu",
+        "Softsign",
+        "Softplus",
     ] {
         let attributes = [
             ("activations", Value::Texts(vec![function])),
@@ -102,16 +113,20 @@ fn every_activation() {
 #[test]
 fn known_lengths() {
     for (op, length) in [("LSTM", 2i32), ("GRU", 0), ("RNN", 3), ("GRU", 1)] {
-        let gates = [("LSTM", 4), ("GRU", 3), ("RNN", 1)].iter().find(|(name, _)| *name == op).map_or(1, |found| found.1);
+        let gates =
+            [("LSTM", 4), ("GRU", 3), ("RNN", 1)].iter().find(|(name, _)| *name == op).map_or(1, |found| found.1);
         let mut random = Random(11);
         let model = ModelBuilder::new(14)
             .input("x", F32, &["3", "batch", "3"])
             .tensor("w", &random.tensor(&[2, gates * HIDDEN, INPUT]))
             .tensor("r", &random.tensor(&[2, gates * HIDDEN, HIDDEN]))
             .tensor("n", &Tensor::from_vec(vec![1], vec![length]))
-            .node(op, &["x", "w", "r", "", "n"], &["y", "y_h"], &[
-                ("direction", "bidirectional".into()), ("hidden_size", (HIDDEN as i64).into()),
-            ]);
+            .node(
+                op,
+                &["x", "w", "r", "", "n"],
+                &["y", "y_h"],
+                &[("direction", "bidirectional".into()), ("hidden_size", (HIDDEN as i64).into())],
+            );
         case(model.output("y", F32, &["?"; 4]).output("y_h", F32, &["?"; 3])).sums().check();
     }
 }

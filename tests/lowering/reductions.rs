@@ -56,7 +56,14 @@ fn running_sums() {
         for (exclusive, reverse) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let attributes = [("exclusive", Value::from(exclusive)), ("reverse", Value::from(reverse))];
             for dtype in [F32, F64, I32, I64] {
-                let case = case(one("CumSum", &[(dtype, &[3, 20])], &[Tensor::scalar(axis)], &["x0", "c0"], &attributes, dtype));
+                let case = case(one(
+                    "CumSum",
+                    &[(dtype, &[3, 20])],
+                    &[Tensor::scalar(axis)],
+                    &["x0", "c0"],
+                    &attributes,
+                    dtype,
+                ));
                 case.sums().check();
             }
         }
@@ -91,7 +98,9 @@ fn batches_are_normalised_by_channel() {
     };
     let operands = ["x0", "c0", "c1", "c2", "c3"];
     for x in [&[3][..], &[3, 5], &[3, 2, 4]] {
-        case(one("BatchNormalization", &[(F32, x)], &four(), &operands, &[("epsilon", 1e-3.into())], F32)).sums().check();
+        case(one("BatchNormalization", &[(F32, x)], &four(), &operands, &[("epsilon", 1e-3.into())], F32))
+            .sums()
+            .check();
     }
     // Statistics may be wider than what they normalise.
     case(one("BatchNormalization", &[(F16, &[3, 5])], &four(), &operands, &[], F16)).sums().check();

@@ -20,9 +20,12 @@ fn slices_take_steps_both_ways() {
         for dtype in [F32, F16, I64, U8] {
             case(one("Slice", &[(dtype, &[5, 6])], &constants, &operands, &[], dtype)).check();
         }
-        let sum = model(18, &[(F32, &[5, 6])], &constants)
-            .node("Slice", &operands, &["part"], &[])
-            .node("Mul", &["part", "part"], &["y"], &[]);
+        let sum = model(18, &[(F32, &[5, 6])], &constants).node("Slice", &operands, &["part"], &[]).node(
+            "Mul",
+            &["part", "part"],
+            &["y"],
+            &[],
+        );
         case(sum.output("y", F32, &["?", "?"])).check();
     }
 }
@@ -37,8 +40,8 @@ fn pieces_are_split_and_joined() {
         case(split.output("y", F32, &["?", "?"]).output("b", F32, &["?", "?"])).check();
     }
     let constant = Tensor::from_vec(vec![1, 2], vec![7i64, -8]);
-    let mixed = model(13, &[(I64, &[3])], &[constant])
-        .node("Concat", &["x0", "c0", "x0"], &["y"], &[("axis", 1.into())]);
+    let mixed =
+        model(13, &[(I64, &[3])], &[constant]).node("Concat", &["x0", "c0", "x0"], &["y"], &[("axis", 1.into())]);
     case(mixed.output("y", I64, &["?", "?"])).check();
     for dtype in [Bool, I8, F16, F64] {
         case(one("Concat", &[(dtype, &[3]), (dtype, &[2])], &[], &["x0", "x1"], &[("axis", 1.into())], dtype)).check();
@@ -70,8 +73,12 @@ fn gathers_by_computed_indices() {
     }
     for dtype in [F16, I8, Bool, F64] {
         let turned = Tensor::from_vec(vec![3], vec![5i64, 0, 2]);
-        let both = model(18, &[(dtype, &[2, 6, 2])], &[turned, ints(&[2])])
-            .node("Gather", &["x0", "c0"], &["y"], &[("axis", 2.into())]);
+        let both = model(18, &[(dtype, &[2, 6, 2])], &[turned, ints(&[2])]).node(
+            "Gather",
+            &["x0", "c0"],
+            &["y"],
+            &[("axis", 2.into())],
+        );
         case(both.output("y", dtype, &["?", "?"])).check();
     }
 }
@@ -125,8 +132,12 @@ fn shapes_change_and_axes_turn() {
 #[test]
 fn values_expand() {
     for dtype in [F32, F16, I64, Bool] {
-        let wide = model(18, &[(dtype, &[3, 1])], &[ints(&[1, 3, 4]), ints(&[2, 1, 1, 3, 4])])
-            .node("Expand", &["x0", "c0"], &["y"], &[]);
+        let wide = model(18, &[(dtype, &[3, 1])], &[ints(&[1, 3, 4]), ints(&[2, 1, 1, 3, 4])]).node(
+            "Expand",
+            &["x0", "c0"],
+            &["y"],
+            &[],
+        );
         case(wide.output("y", dtype, &["?", "?"])).check();
     }
     let reshaped = model(18, &[(F32, &[3, 1])], &[ints(&[1, 3, 4]), ints(&[0, 2, 6])])

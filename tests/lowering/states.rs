@@ -11,9 +11,11 @@ fn with_state(dtype: DType, dims: &[&str]) -> ModelBuilder {
 
 #[test]
 fn states_are_kept_by_lane() {
-    let sum = with_state(F32, &["batch", "4", "6"])
-        .node("Add", &["state", "x0"], &["next_state"], &[])
-        .output("next_state", F32, &["batch", "4", "6"]);
+    let sum = with_state(F32, &["batch", "4", "6"]).node("Add", &["state", "x0"], &["next_state"], &[]).output(
+        "next_state",
+        F32,
+        &["batch", "4", "6"],
+    );
     // Both the state and an output; the output alone; the state before it is changed.
     case(sum.clone().node("Neg", &["next_state"], &["y"], &[]).output("y", F32, &["?", "?"])).sums().check();
     case(sum.clone().node("Identity", &["next_state"], &["y"], &[]).output("y", F32, &["?", "?"])).sums().check();
@@ -125,12 +127,15 @@ fn ports_may_be_inputs_constants_and_each_other() {
 /// A branch that an input chooses is taken at import.
 #[test]
 fn folded_branches_lower() {
-    let branch = |op: &str| ModelBuilder::new(18).node(op, &["x0"], &["out"], &[]).output("out", F32, &["?", "?"]).graph();
+    let branch =
+        |op: &str| ModelBuilder::new(18).node(op, &["x0"], &["out"], &[]).output("out", F32, &["?", "?"]).graph();
     for choice in [0.0, 1.0] {
-        let model = model(18, &[(F32, &[3])], &[]).input("choice", Bool, &[]).node("If", &["choice"], &["y"], &[
-            ("then_branch", Value::Graph(branch("Neg"))),
-            ("else_branch", Value::Graph(branch("Exp"))),
-        ]);
+        let model = model(18, &[(F32, &[3])], &[]).input("choice", Bool, &[]).node(
+            "If",
+            &["choice"],
+            &["y"],
+            &[("then_branch", Value::Graph(branch("Neg"))), ("else_branch", Value::Graph(branch("Exp")))],
+        );
         let options =
             ImportOptions { fix: [("choice".to_owned(), Given::Number(choice))].into(), ..ImportOptions::default() };
         case(model.output("y", F32, &["?", "?"])).options(options).check();
