@@ -9,7 +9,7 @@ use crate::source::{Declared, Source};
 use crate::spec::{Made, Spec, named};
 use lanes::device::Device;
 use lanes::lanes::{LanedModel, LanesBuilder, Runnable};
-use lanes::onnx::{Dim, Given, ImportOptions, Inspection, Model, Role, StatePair, Tensor};
+use lanes::onnx::{Dim, Given, ImportOptions, Inspection, Model, PortInspection, Role, StatePair, Tensor};
 use lanes::{BackendError, OpenOptions, Scope};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -163,8 +163,24 @@ pub fn bound_options(args: &ModelArgs) -> CliResult<(ImportOptions, BTreeMap<Str
             return Err(CliError::file(&args.path, format!("input `{}` has no element type", input.name)));
         };
         let Some(spec) = specs.get(input.name.as_str()) else {
+            // An output of its type and shape may be what it is on the next turn, under a name that does not say so.
+            let fits = |output: &&PortInspection| {
+                let pairs = input.shape.iter().zip(&output.shape);
+                output.role == Role::Stream
+                    && output.dtype == Some(dtype)
+                    && output.shape.len() == input.shape.len()
+                    && pairs.filter(|(a, b)| a == b).count() + 1 >= input.shape.len()
+                    && input
+                        .shape
+                        .iter()
+                        .zip(&output.shape)
+                        .all(|pair| !matches!(pair, (Dim::Known(a), Dim::Known(b)) if a != b))
+            };
+            let state = seen.outputs.iter().find(fits).map_or_else(String::new, |output| {
+                format!(", or --state {}={} if that output is its next value", input.name, output.name)
+            });
             let text = format!(
-                "input `{}` ({dtype} {}) is fed by nothing; give --input {}=SPEC, or --fix it to a constant",
+                "input `{}` ({dtype} {}) is fed by nothing; give --input {}=SPEC, or --fix it to a constant{state}",
                 input.name,
                 shown(&input.shape),
                 input.name
@@ -172,14 +188,11 @@ pub fn bound_options(args: &ModelArgs) -> CliResult<(ImportOptions, BTreeMap<Str
             return Err(because(CliError::file(&args.path, text)));
         };
         let lane = if input.role == Role::Shared { None } else { Some(input.lane_axis.unwrap_or(0)) };
-        let shape: Vec<Option<usize>> = input
-            .shape
-            .iter()
-            .enumerate()
-            .filter(|&(axis, _)| Some(axis) != lane)
-            .map(|(_, dim)| if let Dim::Known(extent) = dim { Some(*extent) } else { None })
-            .collect();
-        let declared = Declared { name: &input.name, dtype, shape: &shape };
+        let extent = |dim: &Dim| if let Dim::Known(extent) = dim { Some(*extent) } else { None };
+        let full: Vec<Option<usize>> = input.shape.iter().map(extent).collect();
+        let shape: Vec<Option<usize>> =
+            full.iter().enumerate().filter(|&(axis, _)| Some(axis) != lane).map(|(_, extent)| *extent).collect();
+        let declared = Declared { name: &input.name, dtype, shape: &shape, full: &full };
         let source = Source::open(&declared, spec, args.seed)?;
         options.shapes.insert(input.name.clone(), source.shape.clone());
         sources.insert(input.name.clone(), source);

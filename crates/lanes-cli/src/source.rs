@@ -37,6 +37,8 @@ pub struct Declared<'a> {
     pub dtype: DType,
     /// Its axes without the lane axis.
     pub shape: &'a [Axis],
+    /// All its axes: an array may hold a seat's value so, where what looks like the lane axis is another.
+    pub full: &'a [Axis],
 }
 
 impl Source {
@@ -52,7 +54,9 @@ impl Source {
                     let text = format!("holds {}, and input `{name}` takes {}", array.dtype, input.dtype);
                     return Err(CliError::file(path, text));
                 }
-                let rank = input.shape.len();
+                let full = array.shape.len() == input.full.len() + 2;
+                let axes = if full { input.full } else { input.shape };
+                let rank = axes.len();
                 let per_stream = array.shape.len() == rank + 2;
                 if !per_stream && array.shape.len() != rank + 1 {
                     let text = format!(
@@ -63,8 +67,8 @@ impl Source {
                     return Err(CliError::file(path, text));
                 }
                 let shape = array.shape[array.shape.len() - rank..].to_vec();
-                if shape.iter().zip(input.shape).any(|(&found, declared)| declared.is_some_and(|d| d != found)) {
-                    let text = format!("feeds {shape:?} a turn, and input `{name}` takes {}", shown(input.shape));
+                if shape.iter().zip(axes).any(|(&found, declared)| declared.is_some_and(|d| d != found)) {
+                    let text = format!("feeds {shape:?} a turn, and input `{name}` takes {}", shown(axes));
                     return Err(CliError::file(path, text));
                 }
                 let (streams, turns) = if per_stream { (array.shape[0], array.shape[1]) } else { (1, array.shape[0]) };
@@ -297,7 +301,7 @@ mod tests {
     use super::*;
 
     fn declared(shape: &[Axis]) -> Declared<'_> {
-        Declared { name: "x", dtype: DType::F32, shape }
+        Declared { name: "x", dtype: DType::F32, shape, full: shape }
     }
 
     fn floats(source: &Source, stream: usize, turn: usize) -> Vec<f32> {
@@ -325,6 +329,22 @@ mod tests {
             let error = Source::open(&declared(shape), &Spec::Npy(path.clone()), 0).err().unwrap();
             assert!(error.to_string().contains(says), "{error}");
         }
+    }
+
+    #[test]
+    fn an_array_may_hold_all_axes_of_a_value() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npy");
+        let bytes: Vec<u8> = (0..48).flat_map(|v| (v as f32).to_le_bytes()).collect();
+        npy::write(&path, DType::F32, &[2, 4, 2, 3], &bytes).unwrap();
+        let (shape, full) = ([Some(3)], [None, Some(3)]);
+        let input = Declared { name: "x", dtype: DType::F32, shape: &shape, full: &full };
+        let source = Source::open(&input, &Spec::Npy(path.clone()), 0).unwrap();
+        assert_eq!((source.shape.clone(), source.turns(2)), (vec![2, 3], Some(4)));
+        assert_eq!(floats(&source, 1, 1), [30.0, 31.0, 32.0, 33.0, 34.0, 35.0]);
+        let full = [None, Some(4)];
+        let input = Declared { full: &full, ..input };
+        assert!(Source::open(&input, &Spec::Npy(path), 0).err().unwrap().to_string().contains("[2, 3]"));
     }
 
     #[test]
@@ -364,7 +384,7 @@ mod tests {
             assert!(error.to_string().contains(says), "{error}");
         }
         let shape = [Some(1)];
-        let bytes = Declared { name: "x", dtype: DType::U8, shape: &shape };
+        let bytes = Declared { name: "x", dtype: DType::U8, shape: &shape, full: &shape };
         assert!(Source::open(&bytes, &made(Made::Normal, None), 0).is_err());
         assert!(Source::open(&bytes, &made(Made::Number(256.0), None), 0).is_err());
         let source = Source::open(&bytes, &made(Made::Number(255.0), None), 0).unwrap();

@@ -42,6 +42,7 @@ impl Builder<'_> {
                 let gate = self.map(Op::Unary(Unary::Sigmoid), scaled)?;
                 one(self.pair(Binary::Mul, x, gate)?)
             }
+            "Mod" => one(self.remainder(call)?),
             "DynamicQuantizeLinear" => Ok(Some(self.dynamic_quantize(call)?)),
             "QuantizeLinear" => one(self.quantize(call)?),
             "DequantizeLinear" => one(self.dequantize(call)?),
@@ -102,6 +103,30 @@ impl Builder<'_> {
             result = self.pair(op, result, operand)?;
         }
         Ok(result)
+    }
+
+    /// `Mod` of integers: what division leaves, with the divisor's sign, or with `fmod` the dividend's.
+    fn remainder(&mut self, call: &Call<'_>) -> Result<ValueId, Fault> {
+        let (a, b) = (call.operand(0)?, call.operand(1)?);
+        let dtype = self.dtype(a);
+        if matches!(dtype, DType::Bool | DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
+            return Err(Fault::Unsupported(format!("operands of {dtype}; integers are supported")));
+        }
+        let quotient = self.pair(Binary::Div, a, b)?;
+        let multiple = self.pair(Binary::Mul, quotient, b)?;
+        let left = self.pair(Binary::Sub, a, multiple)?;
+        if call.attributes.flag("fmod", false)? || matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64) {
+            return Ok(left);
+        }
+        // Division rounds towards zero: what is left has the dividend's sign, and is one divisor off where they differ.
+        let zero = self.constant(Tensor::zeros(dtype, Vec::new()));
+        let sign = self.pair(Binary::Less, left, zero)?;
+        let wanted = self.pair(Binary::Less, b, zero)?;
+        let same = self.pair(Binary::Equal, sign, wanted)?;
+        let none = self.pair(Binary::Equal, left, zero)?;
+        let done = self.pair(Binary::Or, same, none)?;
+        let moved = self.pair(Binary::Add, left, b)?;
+        self.choose(done, left, moved)
     }
 
     /// The operand joined to itself along each axis.

@@ -278,7 +278,7 @@ impl Builder<'_> {
         typed.retain(|id| Some(*id) != call.optional(4));
         self.expect_same_dtype(&typed)?;
 
-        let place = self.recurrent_lanes(&operands, steps);
+        let place = self.recurrent_lanes(&operands, steps, batch);
         let lane = self.place(place);
         let clip = attributes.float("clip")?;
         let on = |axis: usize| match lane {
@@ -304,19 +304,25 @@ impl Builder<'_> {
     }
 
     /// Where the lanes are on the batch axis of a recurrence: `axis` is 1 whenever there is one.
-    fn recurrent_lanes(&self, operands: &[Option<ValueId>], steps: usize) -> Result<Lane, String> {
+    fn recurrent_lanes(&self, operands: &[Option<ValueId>], steps: usize, batch: usize) -> Result<Lane, String> {
         // Which axis of each operand is the batch; the weights have none.
         let batch_axes = [Some(1), None, None, None, Some(0), Some(1), Some(1), None];
         let mut found = Lane::Free;
-        for (at, (operand, batch)) in operands.iter().zip(batch_axes).enumerate() {
+        for (at, (operand, batch_axis)) in operands.iter().zip(batch_axes).enumerate() {
             let lane = operand.map_or(Lane::Free, |id| self.lane(id));
-            let on_batch = match (lane, batch) {
-                (Lane::In { axis, outer, inner }, Some(batch)) if axis == batch => Lane::In { axis: 1, outer, inner },
+            let on_batch = match (lane, batch_axis) {
+                (Lane::In { axis, outer, inner }, Some(batch_axis)) if axis == batch_axis => {
+                    Lane::In { axis: 1, outer, inner }
+                }
                 (Lane::In { axis: 0, .. }, Some(1)) if at == 0 => {
                     return Err(format!(
-                        "lanes lie on axis 0 of X, its time axis ({steps} steps at lane extent 1), so one lane would follow another"
+                        "lanes lie on axis 0 of X, its time axis ({steps} steps at lane extent 1), so one lane would follow another; \
+                         if the model has no batch, feed a seat's value with all its axes, the steps among them"
                     ));
                 }
+                // In a file that says that there is one lane, a batch of several entries is that lane's own: its state's
+                // first axis, of the directions, is all that its lane axis can be.
+                (Lane::In { axis: 0, outer: 1, inner: 1 }, Some(1)) if at >= 5 && self.baked && batch > 1 => Lane::Gone,
                 (Lane::In { axis, .. }, _) => {
                     return Err(format!("lanes lie on axis {axis} of operand {at}, which is not its batch axis"));
                 }

@@ -14,13 +14,13 @@ use lanes_core::DType;
 /// Every operator that is supported.
 const OPERATORS: &str = "Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast CastLike Ceil Clip Concat \
     Constant ConstantOfShape Conv ConvTranspose Cos CumSum DequantizeLinear Div Dropout \
-    DynamicQuantizeLinear Elu Equal Erf Exp Expand Flatten Floor GRU Gather Gelu Gemm \
+    DynamicQuantizeLinear Einsum Elu Equal Erf Exp Expand Flatten Floor GRU Gather Gelu Gemm \
     GlobalAveragePool Greater GreaterOrEqual HardSigmoid HardSwish Identity If \
     InstanceNormalization LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax \
-    MatMul MatMulInteger Max MaxPool Mean Min Mish Mul Neg Not Or PRelu Pad Pow \
+    MatMul MatMulInteger Max MaxPool Mean Min Mish Mod Mul Neg Not OneHot Or PRelu Pad Pow \
     QuantizeLinear RNN Range Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin \
-    ReduceSum ReduceSumSquare Relu Reshape Round Selu Shape Sigmoid Sign Sin Size Slice \
-    Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Swish Tanh Tile Transpose Unsqueeze \
+    ReduceSum ReduceSumSquare Relu Reshape Round ScatterND Selu Shape Sigmoid Sign Sin Size Slice \
+    Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Swish Tanh Tile Transpose Trilu Unsqueeze \
     Where Xor";
 
 /// One node, being translated.
@@ -165,8 +165,12 @@ impl Builder<'_> {
         if let Some(results) = self.composed(op, call)? {
             return Ok(results);
         }
+        if let Some(results) = self.placed(op, call)? {
+            return Ok(results);
+        }
         match op {
             "If" => self.branch(call),
+            "Einsum" => Ok(vec![self.einsum(call)?]),
             _ => Err(Fault::Unsupported(format!("no such operator here; supported are {OPERATORS}"))),
         }
     }

@@ -196,7 +196,12 @@ impl Builder<'_> {
 
     /// A slice; axes that are taken whole are left out, and so is a slice that takes everything. `whole` tells
     /// which axes were asked for whole at any extent.
-    fn cut(&mut self, x: ValueId, cuts: Vec<SliceAxis>, whole: impl Fn(usize) -> bool) -> Result<ValueId, Fault> {
+    pub(super) fn cut(
+        &mut self,
+        x: ValueId,
+        cuts: Vec<SliceAxis>,
+        whole: impl Fn(usize) -> bool,
+    ) -> Result<ValueId, Fault> {
         let lane = self.lane(x);
         let from = self.shape(x).to_vec();
         let full = |cut: &SliceAxis| cut.start == 0 && cut.step == 1 && cut.len == from[cut.axis];

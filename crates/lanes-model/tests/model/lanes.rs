@@ -3,7 +3,7 @@
 
 use crate::{close, import, turn};
 use lanes_core::DType::{F32, I64};
-use lanes_model::onnx::build::ModelBuilder;
+use lanes_model::onnx::build::{ModelBuilder, Value};
 use lanes_model::{Dim, ImportOptions, Model, ModelError, Tensor, inspect_bytes, load_bytes};
 
 /// Two lanes, of scale 1 and 3·10⁴.
@@ -297,6 +297,58 @@ fn a_baked_batch_is_laned() {
     let model = model.tensor("r", &floats(&[1, 2, 2])).node("RNN", &["x", "w", "r"], &["y"], &[]);
     let model = import(model.output("y", F32, &["1", "1", "1", "2"]).encode()).unwrap();
     assert_eq!(model.lane_axes["x"], 1);
+}
+
+/// A recurrence along frames of each band: its batch is the bands, which are a baked lane's own, state and all.
+#[test]
+fn a_recurrence_of_several_entries_is_a_baked_lanes_own() {
+    let model = |batch: &'static str| {
+        ModelBuilder::new(14)
+            .input("x", F32, &[batch, "1", "2", "1"])
+            .input("h", F32, &[batch, "2", "1"])
+            .tensor("s", &ints(&[1, 2, 1]))
+            .tensor("w", &Tensor::from_vec(vec![1, 1, 1], vec![2f32]))
+            .tensor("r", &Tensor::from_vec(vec![1, 1, 1], vec![0.5f32]))
+            .node("Reshape", &["x", "s"], &["bands"], &[])
+            .node(
+                "RNN",
+                &["bands", "w", "r", "", "", "h"],
+                &["y", "h_out"],
+                &[("activations", Value::Texts(vec!["Relu"]))],
+            )
+            .output("y", F32, &["1", "1", "2", "1"])
+            .output("h_out", F32, &["1", "2", "1"])
+    };
+    let baked = import(model("1").encode()).unwrap();
+    assert_eq!(baked.signature.states[0].lane_shape, [2, 1]);
+    let found = turn(&baked, &[vec![vec![1.0, 2.0]], vec![vec![10.0, 20.0]]]);
+    close(&found[0][0], &[2.0, 4.0]);
+    close(&found[1][0], &[20.0, 40.0]);
+    // Where the file leaves the batch open, it is not the recurrence's.
+    assert!(import(model("batch").encode()).is_err());
+}
+
+/// A model of steps without a batch: the axis in front is no lane axis once a seat's value is given with all its axes.
+#[test]
+fn steps_in_front_are_fed_whole() {
+    let model = ModelBuilder::new(14)
+        .input("x", F32, &["steps", "2"])
+        .input("h", F32, &["1", "1", "1"])
+        .tensor("one", &ints(&[1]))
+        .tensor("w", &Tensor::from_vec(vec![1, 1, 2], vec![1f32, 10.0]))
+        .tensor("r", &Tensor::from_vec(vec![1, 1, 1], vec![0.5f32]))
+        .node("Unsqueeze", &["x", "one"], &["rows"], &[])
+        .node("RNN", &["rows", "w", "r", "", "", "h"], &["y", "hn"], &[("activations", Value::Texts(vec!["Relu"]))])
+        .output("y", F32, &["steps", "1", "1", "1"])
+        .output("hn", F32, &["1", "1", "1"])
+        .encode();
+    let why = refusal(model.clone());
+    assert!(why.contains("RNN_y") && why.contains("time axis") && why.contains("all its axes"), "{why}");
+    let mut options = ImportOptions::default();
+    options.shapes.insert("x".into(), vec![2, 2]);
+    let model = load_bytes(bytes::Bytes::from(model), "test", &options).unwrap();
+    let found = turn(&model, &[vec![vec![1.0, 0.0, 0.0, 1.0]]]);
+    close(&found[0][0], &[1.0, 10.5]);
 }
 
 /// The lane axis may differ from tensor to tensor.

@@ -276,3 +276,131 @@ fn rarer_operators_are_composed_exactly() {
     let variance = [-3.125f64, -0.625, 1.875, 1.875].map(|x| x * x).iter().sum::<f64>() / 4.0;
     check(17, x, |m| norm(scale(m)), &[1.0 / variance.sqrt()]);
 }
+
+/// What an exporter writes for an assignment to a slice, `cache[:, :, 1:3] = new` and `cache[:, 1] = new`.
+#[test]
+fn a_block_is_scattered() {
+    let model = |places: Tensor, updates: &[&str]| {
+        ModelBuilder::new(16)
+            .input("x", F32, &["1", "2", "3"])
+            .input("u", F32, updates)
+            .tensor("i", &places)
+            .node("ScatterND", &["x", "i", "u"], &["y"], &[])
+            .output("y", F32, &["1", "2", "3"])
+    };
+    let x: Vec<f32> = (0..6).map(|x| x as f32).collect();
+    let cells: Vec<i64> = (0..2).flat_map(|row| [-2, 2].map(|column| [0, row, column])).flatten().collect();
+    let cells = Tensor::from_vec(vec![1, 2, 2, 3], cells);
+    let found = import(model(cells, &["1", "2", "2"]).encode()).unwrap();
+    assert_eq!((found.lane_axes["x"], found.lane_axes["y"]), (0, 0));
+    let found = turn(&found, &[vec![x.clone(), vec![10.0, 11.0, 12.0, 13.0]]]);
+    close(&found[0][0], &[0.0, 10.0, 11.0, 3.0, 12.0, 13.0]);
+    let row = Tensor::from_vec(vec![1, 1, 2], vec![0i64, 1]);
+    let found = turn(&import(model(row, &["1", "1", "3"]).encode()).unwrap(), &[vec![x, vec![7.0, 8.0, 9.0]]]);
+    close(&found[0][0], &[0.0, 1.0, 2.0, 7.0, 8.0, 9.0]);
+
+    // Places that are no block, and places out of bounds.
+    for (places, says) in
+        [([0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 2], "one block"), ([0, 0, 0, 0, 0, 3, 0, 1, 0, 0, 1, 3], "index 3")]
+    {
+        let places = Tensor::from_vec(vec![1, 2, 2, 3], places.to_vec());
+        let error = import(model(places, &["1", "2", "2"]).encode()).unwrap_err().to_string();
+        assert!(error.contains("ScatterND_y") && error.contains(says), "{error}");
+    }
+    // A batch that the file leaves open is not written to by place.
+    let open = ModelBuilder::new(16)
+        .input("x", F32, &["batch", "3"])
+        .tensor("i", &Tensor::from_vec(vec![1, 1], vec![0i64]))
+        .tensor("u", &Tensor::from_vec(vec![1, 3], vec![0f32; 3]))
+        .node("ScatterND", &["x", "i", "u"], &["y"], &[])
+        .output("y", F32, &["batch", "3"]);
+    let error = import(open.encode()).unwrap_err().to_string();
+    assert!(error.contains("mixes lanes") && error.contains("axis 0"), "{error}");
+}
+
+#[test]
+fn places_are_compared_and_counted_in_rings() {
+    let to_ints = |m: ModelBuilder| m.node("Cast", &["x"], &["i"], &[("to", 7.into())]);
+    let to_float = |m: ModelBuilder| m.node("Cast", &["z"], &["y"], &[("to", 1.into())]);
+    let by = |divisor: i64| {
+        move |m: ModelBuilder| {
+            to_float(to_ints(m).tensor("d", &Tensor::scalar(divisor)).node("Mod", &["i", "d"], &["z"], &[]))
+        }
+    };
+    let x = [-7.0, 7.0, -6.0, 2.0];
+    check(13, x, by(3), &[2.0, 1.0, 0.0, 2.0]);
+    check(13, x, by(-3), &[-1.0, -2.0, 0.0, -1.0]);
+    let c =
+        |m: ModelBuilder| m.tensor("d", &Tensor::scalar(3i64)).node("Mod", &["i", "d"], &["z"], &[("fmod", 1.into())]);
+    check(13, x, |m| to_float(c(to_ints(m))), &[-1.0, 1.0, 0.0, 2.0]);
+
+    let hot = |m: ModelBuilder| {
+        to_ints(m)
+            .tensor("depth", &Tensor::scalar(3i64))
+            .tensor("values", &Tensor::from_vec(vec![2], vec![-1f32, 1.0]))
+            .node("OneHot", &["i", "depth", "values"], &["y"], &[])
+    };
+    // From the end, and nowhere.
+    check(13, [0.0, 2.0, -2.0, 3.0], hot, &[1.0, -1.0, -1.0, -1.0, -1.0, 1.0, -1.0, 1.0, -1.0, -1.0, -1.0, -1.0]);
+
+    let half = |upper: i64, k: i64| {
+        move |m: ModelBuilder| {
+            m.tensor("s", &ints(&[-1, 2, 2]))
+                .tensor("k", &Tensor::scalar(k))
+                .node("Reshape", &["x", "s"], &["z"], &[])
+                .node("Trilu", &["z", "k"], &["y"], &[("upper", upper.into())])
+        }
+    };
+    let x = [1.0, 2.0, 3.0, 4.0];
+    check(14, x, half(1, 0), &[1.0, 2.0, 0.0, 4.0]);
+    check(14, x, half(0, 0), &[1.0, 0.0, 3.0, 4.0]);
+    check(14, x, half(1, 1), &[0.0, 2.0, 0.0, 0.0]);
+    check(14, x, half(0, -1), &[0.0, 0.0, 3.0, 0.0]);
+}
+
+/// Attention by heads, as it is written with labels: q and k have two entries, of two heads of two.
+#[test]
+fn labels_are_summed() {
+    let heads = |equation: &'static str, second: &'static str| {
+        ModelBuilder::new(13)
+            .input("q", F32, &["batch", "2", "2", "2"])
+            .input("k", F32, &["batch", "2", "2", "2"])
+            .node("Einsum", &["q", second], &["y"], &[("equation", equation.into())])
+            .output("y", F32, &["?", "?", "?", "?"])
+    };
+    let q: Vec<f32> = (1..=8).map(|x| x as f32).collect();
+    let k: Vec<f32> = [1, -1, 2, 0, 3, 1, -2, 5].map(|x| x as f32).to_vec();
+    let at = |x: &[f32], i: usize, h: usize, d: usize| f64::from(x[4 * i + 2 * h + d]);
+    let model = import(heads("bihd, bjhd -> bhij", "k").encode()).unwrap();
+    assert_eq!(model.lane_axes["y"], 0);
+    let mut wanted = Vec::new();
+    for (h, i, j) in (0..8).map(|n| (n >> 2, n >> 1 & 1, n & 1)) {
+        wanted.push((0..2).map(|d| at(&q, i, h, d) * at(&k, j, h, d)).sum::<f64>());
+    }
+    let other: Vec<f32> = q.iter().map(|x| 3.0 * x).collect();
+    let found = turn(&model, &[vec![q.clone(), k.clone()], vec![other, k.clone()]]);
+    close(&found[0][0], &wanted);
+    close(&found[1][0], &wanted.iter().map(|x| 3.0 * x).collect::<Vec<_>>());
+
+    // Merged axes part again, one operand alone is summed, and the result's order is what is asked for.
+    let model = import(heads("bihd,bihe->bedh", "k").encode()).unwrap();
+    let mut wanted = Vec::new();
+    for (e, d, h) in (0..8).map(|n| (n >> 2, n >> 1 & 1, n & 1)) {
+        wanted.push((0..2).map(|i| at(&q, i, h, d) * at(&k, i, h, e)).sum::<f64>());
+    }
+    close(&turn(&model, &[vec![q.clone(), k.clone()]])[0][0], &wanted);
+    let model = import(heads("bihd,bjke->bid", "k").encode()).unwrap();
+    let total: f64 = k.iter().map(|&x| f64::from(x)).sum();
+    let wanted: Vec<f64> = (0..4).map(|n| (0..2).map(|h| at(&q, n >> 1, h, n & 1)).sum::<f64>() * total).collect();
+    close(&turn(&model, &[vec![q, k]])[0][0], &wanted);
+
+    for (equation, says) in [
+        ("bihd,bjhd->hij", "mixes lanes"),
+        ("b...,b...->b", "ellipsis"),
+        ("bihh,bihd->bid", "diagonal"),
+        ("bi,bj->bij", "equation"),
+    ] {
+        let error = import(heads(equation, "k").encode()).unwrap_err().to_string();
+        assert!(error.contains("Einsum_y") && error.contains(says), "{error}");
+    }
+}
