@@ -151,8 +151,8 @@ fn inside(folder: &Path, location: &str, at: &str) -> Result<PathBuf, ModelError
 /// The whole of a regular file of at most `limit` bytes.
 fn read(path: &Path, limit: u64) -> Result<Bytes, ModelError> {
     let fail = |source| ModelError::Read { path: path.into(), source };
-    let file = fs::File::open(path).map_err(fail)?;
-    let meta = file.metadata().map_err(fail)?;
+    // Looked at before it is opened: opening a pipe waits for whoever writes to it.
+    let meta = fs::metadata(path).map_err(fail)?;
     let refuse = |what: String| Err(ModelError::malformed(format!("{}: {what}", path.display())));
     if !meta.is_file() {
         return refuse("not a regular file".into());
@@ -160,6 +160,7 @@ fn read(path: &Path, limit: u64) -> Result<Bytes, ModelError> {
     if meta.len() > limit {
         return refuse(format!("{} bytes, and at most {limit} are read", meta.len()));
     }
+    let file = fs::File::open(path).map_err(fail)?;
     let mut bytes = Vec::with_capacity(meta.len() as usize);
     // A file that grows while it is read is cut off, not followed.
     file.take(limit).read_to_end(&mut bytes).map_err(fail)?;

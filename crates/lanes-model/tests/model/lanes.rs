@@ -299,35 +299,6 @@ fn a_baked_batch_is_laned() {
     assert_eq!(model.lane_axes["x"], 1);
 }
 
-/// A recurrence along frames of each band: its batch is the bands, which are a baked lane's own, state and all.
-#[test]
-fn a_recurrence_of_several_entries_is_a_baked_lanes_own() {
-    let model = |batch: &'static str| {
-        ModelBuilder::new(14)
-            .input("x", F32, &[batch, "1", "2", "1"])
-            .input("h", F32, &[batch, "2", "1"])
-            .tensor("s", &ints(&[1, 2, 1]))
-            .tensor("w", &Tensor::from_vec(vec![1, 1, 1], vec![2f32]))
-            .tensor("r", &Tensor::from_vec(vec![1, 1, 1], vec![0.5f32]))
-            .node("Reshape", &["x", "s"], &["bands"], &[])
-            .node(
-                "RNN",
-                &["bands", "w", "r", "", "", "h"],
-                &["y", "h_out"],
-                &[("activations", Value::Texts(vec!["Relu"]))],
-            )
-            .output("y", F32, &["1", "1", "2", "1"])
-            .output("h_out", F32, &["1", "2", "1"])
-    };
-    let baked = import(model("1").encode()).unwrap();
-    assert_eq!(baked.signature.states[0].lane_shape, [2, 1]);
-    let found = turn(&baked, &[vec![vec![1.0, 2.0]], vec![vec![10.0, 20.0]]]);
-    close(&found[0][0], &[2.0, 4.0]);
-    close(&found[1][0], &[20.0, 40.0]);
-    // Where the file leaves the batch open, it is not the recurrence's.
-    assert!(import(model("batch").encode()).is_err());
-}
-
 /// A model of steps without a batch: the axis in front is no lane axis once a seat's value is given with all its axes.
 #[test]
 fn steps_in_front_are_fed_whole() {

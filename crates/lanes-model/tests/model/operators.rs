@@ -301,7 +301,7 @@ fn a_block_is_scattered() {
 
     // Places that are no block, and places out of bounds.
     for (places, says) in
-        [([0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 2], "one block"), ([0, 0, 0, 0, 0, 3, 0, 1, 0, 0, 1, 3], "index 3")]
+        [([0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 2], "one block"), ([0, 0, 0, 0, 0, 3, 0, 1, 0, 0, 1, 3], "index 3")]
     {
         let places = Tensor::from_vec(vec![1, 2, 2, 3], places.to_vec());
         let error = import(model(places, &["1", "2", "2"]).encode()).unwrap_err().to_string();
