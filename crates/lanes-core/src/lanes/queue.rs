@@ -41,6 +41,8 @@ pub(super) enum Sleeper {
     Idle,
     /// It sleeps until the linger is over, a turn is full, or a spawn comes.
     Lingering,
+    /// It sleeps until a turn ends or a spawn comes: no turn can be formed.
+    Occupied,
 }
 
 pub(super) struct Queue {
@@ -117,6 +119,7 @@ impl Queue {
             Sleeper::Awake => false,
             Sleeper::Idle => self.depth() > 0,
             Sleeper::Lingering => !self.spawns.is_empty() || self.fills(seats),
+            Sleeper::Occupied => !self.spawns.is_empty(),
         };
         if wakes {
             self.sleeper = Sleeper::Awake;

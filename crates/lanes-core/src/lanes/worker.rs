@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! submit --push--> queue --wake--> worker --lock engine--> turns --unlock--> wakers
+//! a turn in flight ends -nudge-------^
 //! a blocked caller alone ---------------lock engine--> one turn (no queue, no other thread)
 //! ```
 //!
@@ -21,8 +22,8 @@ use super::table::{LaneId, Lease};
 use super::turn::{Engine, Outbox, Step};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError};
-use std::task::Waker;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::task::{Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Instant;
 
@@ -36,18 +37,22 @@ pub(super) struct Shared {
     pub counters: Counters,
     /// The queue's depth, for those who do not hold its lock.
     pub depth: Arc<AtomicUsize>,
-    worker: OnceLock<Thread>,
+    pub nudge: Arc<Nudge>,
+    /// `nudge`, for the completions of turns.
+    pub nudge_waker: Waker,
 }
 
 impl Shared {
     pub fn new(engine: Engine, info: Arc<ModelInfo>, knobs: Knobs) -> Self {
         let depth = Arc::<AtomicUsize>::default();
+        let nudge = Arc::<Nudge>::default();
         Self {
             queue: Mutex::new(Queue::new(knobs.queue, knobs.lanes, Arc::clone(&depth))),
             engine: Mutex::new(engine),
             releases: Releases::new(knobs.lanes),
             counters: Counters::new(&info.signature.name),
-            worker: OnceLock::new(),
+            nudge_waker: Waker::from(Arc::clone(&nudge)),
+            nudge,
             depth,
             info,
             knobs,
@@ -126,6 +131,10 @@ impl Shared {
             Err(TryLockError::WouldBlock) => return Err(job),
         };
         drop(queue);
+        // No turn is being formed, but some may be in flight.
+        if !engine.is_quiet() {
+            return Err(job);
+        }
         let job = engine.run_alone(self, job);
         let mut wakers = Vec::new();
         engine.take_wakers(&mut wakers);
@@ -135,9 +144,7 @@ impl Shared {
     }
 
     pub fn wake_worker(&self) {
-        if let Some(worker) = self.worker.get() {
-            worker.unpark();
-        }
+        self.nudge.unpark();
     }
 
     /// Takes a reading of the counters.
@@ -149,6 +156,46 @@ impl Shared {
         stats.lanes = self.knobs.lanes;
         stats.lanes_taken = self.releases.live() as u32;
         stats
+    }
+}
+
+/// How a turn in flight wakes the worker.
+#[derive(Default)]
+pub(super) struct Nudge {
+    /// A turn has ended since the worker last looked. Set before the thread is woken, so that it is seen by a worker whose
+    /// wake-up went to something else.
+    ended: AtomicBool,
+    worker: OnceLock<Thread>,
+}
+
+impl Nudge {
+    /// The worker is about to look at the turns in flight.
+    pub fn look(&self) {
+        // Most often none has ended, and then nothing is written.
+        if self.has_ended() {
+            self.ended.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    fn unpark(&self) {
+        if let Some(worker) = self.worker.get() {
+            worker.unpark();
+        }
+    }
+}
+
+impl Wake for Nudge {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.unpark();
     }
 }
 
@@ -210,7 +257,7 @@ impl Owner {
         let worker = Arc::clone(&shared);
         let thread = thread::Builder::new().name(name).spawn(move || work(&worker))?;
         // The worker may have gone to sleep before this: it is woken by its own handle from here on.
-        let _ = shared.worker.set(thread.thread().clone());
+        let _ = shared.nudge.worker.set(thread.thread().clone());
         thread.thread().unpark();
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -245,6 +292,7 @@ fn work(shared: &Arc<Shared>) {
         match step {
             Step::Ran => {}
             Step::Idle => sleep_idle(shared),
+            Step::Occupied => sleep_occupied(shared),
             Step::Lingering(until) => sleep_until(shared, until),
             Step::Stopped => return,
         }
@@ -252,7 +300,7 @@ fn work(shared: &Arc<Shared>) {
 }
 
 fn sleep_idle(shared: &Shared) {
-    if DRIVER.look(|| shared.depth.load(Ordering::Acquire) > 0) {
+    if DRIVER.look(|| shared.depth.load(Ordering::Acquire) > 0 || shared.nudge.has_ended()) {
         return;
     }
     let mut queue = lock(&shared.queue);
@@ -260,20 +308,38 @@ fn sleep_idle(shared: &Shared) {
         return;
     }
     queue.sleeper = Sleeper::Idle;
-    drop(queue);
-    thread::park();
-    lock(&shared.queue).sleeper = Sleeper::Awake;
+    sleep(shared, queue, None);
+}
+
+fn sleep_occupied(shared: &Shared) {
+    if DRIVER.look(|| shared.nudge.has_ended()) {
+        return;
+    }
+    let mut queue = lock(&shared.queue);
+    queue.sleeper = Sleeper::Occupied;
+    sleep(shared, queue, None);
 }
 
 fn sleep_until(shared: &Shared, until: Instant) {
     let mut queue = lock(&shared.queue);
-    queue.sleeper = Sleeper::Lingering;
-    if queue.closed().is_some() || queue.wakes(shared.full_turn()) {
-        queue.sleeper = Sleeper::Awake;
+    if queue.closed().is_some() {
         return;
     }
+    queue.sleeper = Sleeper::Lingering;
+    sleep(shared, queue, Some(until));
+}
+
+/// Sleeps until what `queue.sleeper` waits for, or a turn ends.
+fn sleep(shared: &Shared, mut queue: MutexGuard<'_, Queue>, until: Option<Instant>) {
+    let is_due = queue.wakes(shared.full_turn());
     drop(queue);
-    thread::park_timeout(until.saturating_duration_since(Instant::now()));
+    // Whatever comes from here on wakes this thread.
+    if !is_due && !shared.nudge.has_ended() {
+        match until {
+            Some(until) => thread::park_timeout(until.saturating_duration_since(Instant::now())),
+            None => thread::park(),
+        }
+    }
     lock(&shared.queue).sleeper = Sleeper::Awake;
 }
 

@@ -248,7 +248,7 @@ impl ByHand {
         let control = Control::default();
         let mut model = Double::new(&control, shared_input);
         let knobs = Knobs::resolve(asked, |_| None).unwrap();
-        model.prepare(Rows::capacity(knobs.lanes, knobs.max_seats)).unwrap();
+        model.prepare(Rows::capacity(knobs.lanes, knobs.max_seats, 1)).unwrap();
         let signature = model.signature().clone();
         let info = Arc::new(ModelInfo { layout: Layout::new(&signature), signature });
         let engine = Engine::new(Box::new(model), Arc::clone(&info), knobs);
