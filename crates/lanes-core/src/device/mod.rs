@@ -21,7 +21,7 @@ mod handle;
 mod turn;
 
 pub use budget::{Budget, Charge, MemoryUse, Purpose};
-pub use completion::{Completer, Completion, Outcome};
+pub use completion::{Completer, Completion, CompletionSource, Outcome};
 pub use error::DeviceError;
 pub use handle::{Buffer, BufferObject, Executable, ExecutableObject, Slot, SlotObject, StateRows};
 pub use turn::{RowCheck, TurnRows};

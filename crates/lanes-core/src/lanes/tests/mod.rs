@@ -3,5 +3,7 @@
 mod churn;
 mod double;
 mod forming;
+mod pipelining;
 mod reaping;
+mod slotted;
 mod streams;
