@@ -127,7 +127,7 @@ impl LanedModel for PlannedModel {
         }
         let states = self.allocate_states(capacity)?;
         let checked = self.plan.check(&self.planned).map_err(|error| error.of_plan(&self.plan.name))?;
-        let options = PrepareOptions { capacity, slots: 1, states: &states };
+        let options = PrepareOptions { capacity, slots: 1, states: &states, residents: &[], overlap: false };
         let executable = self.device.prepare(&checked, &options)?;
         let slot = self.device.lease(&executable)?;
         let check = if states.is_empty() { RowCheck::stateless(capacity) } else { RowCheck::new(capacity) };

@@ -169,13 +169,8 @@ impl Emitter {
 
     /// Elements of type `dtype` between two seats of a storage; 0 when seats share it.
     fn seat_stride(&self, storage: StorageId, dtype: DType) -> usize {
-        match &self.plan.storages[storage.0 as usize] {
-            Storage::Constant { .. } | Storage::SharedInput { .. } => 0,
-            Storage::Input { bytes, .. }
-            | Storage::Output { bytes, .. }
-            | Storage::State { bytes, .. }
-            | Storage::Scratch { bytes } => bytes / dtype.size(),
-        }
+        let storage = &self.plan.storages[storage.0 as usize];
+        if storage.is_shared() { 0 } else { storage.bytes() / dtype.size() }
     }
 
     fn inputs(&mut self, inputs: &[MidId], signature: &Signature) {
@@ -414,10 +409,7 @@ impl Emitter {
             }
             for (piece, row) in pieces {
                 let home = self.home(piece)?;
-                let constant = matches!(
-                    self.plan.storages[home.storage.0 as usize],
-                    Storage::Constant { .. } | Storage::SharedInput { .. }
-                );
+                let constant = self.plan.storages[home.storage.0 as usize].is_shared();
                 let dense =
                     runs(&home.view, &row, self.mid.dtype(piece).size()).is_some_and(|runs| runs.len() <= COPIES_MOST);
                 let home = if constant || !dense {
@@ -827,7 +819,7 @@ impl Emitter {
                 id
             }
         };
-        let buffers = buffers.into_iter().map(|(storage, uses)| Argument::Buffer { storage, uses });
+        let buffers = buffers.into_iter().map(|(storage, uses)| Argument::Buffer { storage, window: None, uses });
         self.plan.commands.push(Command::Dispatch {
             label: label.to_owned(),
             kernel,
