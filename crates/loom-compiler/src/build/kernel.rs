@@ -518,6 +518,6 @@ fn workgroup_bytes(body: &Body) -> u64 {
         OpKind::Alloca { space: crate::ops::Space::Workgroup, align, bytes } => Some((align, bytes)),
         _ => None,
     };
-    let allocations = body.blocks.iter().flat_map(|block| &block.ops).filter_map(space);
+    let allocations = body.ops().filter_map(space);
     allocations.fold(0u64, |total, (align, bytes)| total.next_multiple_of(align).saturating_add(bytes))
 }

@@ -20,7 +20,7 @@ use super::liveness::Liveness;
 use super::program::*;
 use super::uniform::{self, Ids};
 use crate::ir::{BlockId, Body, Kernel, Op as IrOp, ParameterKind, Span, ValueId};
-use crate::ops::{Axis, Binary, Combine, Convert, IdKind, IntPredicate, OpKind, Space, Ternary};
+use crate::ops::{Axis, Binary, Combine, Convert, Element, Family, IdKind, IntPredicate, OpKind, Space, Ternary};
 use crate::types::{Dim, ScalarType, Type, ViewType};
 
 /// Items of a tile, unless a workgroup that must lie in one tile is larger.
@@ -702,18 +702,18 @@ impl<'a> Compiler<'a> {
             OpKind::Constant(_) | OpKind::Return | OpKind::Barrier(_) => Ok(()),
             // Terminators: whoever runs the block reads their operands.
             OpKind::Yield | OpKind::Condition => Ok(()),
-            OpKind::Unary(unary) => self.element_wise(block, at, op, |ty, _| Op::Unary(*unary, ty)),
-            OpKind::Binary(binary) => self.element_wise(block, at, op, |ty, _| Op::Binary(*binary, ty)),
-            OpKind::Ternary(ternary) => self.element_wise(block, at, op, |ty, _| Op::Ternary(*ternary, ty)),
-            OpKind::CompareI(predicate) => self.element_wise(block, at, op, |ty, _| Op::CompareI(*predicate, ty)),
-            OpKind::CompareF(predicate) => self.element_wise(block, at, op, |ty, _| Op::CompareF(*predicate, ty)),
-            OpKind::Classify(class) => self.element_wise(block, at, op, |ty, _| Op::Classify(*class, ty)),
+            OpKind::Unary(unary) => self.element_wise(block, at, op, Element::Unary(*unary)),
+            OpKind::Binary(binary) => self.element_wise(block, at, op, Element::Binary(*binary)),
+            OpKind::Ternary(ternary) => self.element_wise(block, at, op, Element::Ternary(*ternary)),
+            OpKind::CompareI(predicate) => self.element_wise(block, at, op, Element::CompareI(*predicate)),
+            OpKind::CompareF(predicate) => self.element_wise(block, at, op, Element::CompareF(*predicate)),
+            OpKind::Classify(class) => self.element_wise(block, at, op, Element::Classify(*class)),
             OpKind::Convert(convert) => {
                 let (from, to) = (self.body.ty(op.operands[0]).lanes(), self.body.ty(op.results[0]).lanes());
                 if from != to {
                     return self.unsupported("vector.bitcast that changes the number of lanes");
                 }
-                self.element_wise(block, at, op, |from, to| Op::Convert(*convert, from, to))
+                self.element_wise(block, at, op, Element::Convert(*convert))
             }
             OpKind::Select => self.select(block, at, op),
             OpKind::Splat => {
@@ -890,14 +890,8 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn element_wise(
-        &mut self,
-        block: BlockId,
-        at: usize,
-        op: &IrOp,
-        make: impl Fn(ScalarType, ScalarType) -> Op,
-    ) -> Result<()> {
-        let make = make(self.scalar_type(op.operands[0])?, self.scalar_type(op.results[0])?);
+    fn element_wise(&mut self, block: BlockId, at: usize, op: &IrOp, element: Element) -> Result<()> {
+        let make = Op::new(element, self.scalar_type(op.operands[0])?, self.scalar_type(op.results[0])?);
         let operands: Vec<Vec<Lane>> = op.operands.iter().map(|&value| self.lanes(value)).collect::<Result<_>>()?;
         self.map_lanes(block, at, op, make, &operands)
     }
@@ -1246,17 +1240,7 @@ impl<'a> Compiler<'a> {
             return false;
         }
         for op in &self.body.block(block).ops[at + 1..] {
-            let simple = matches!(
-                op.kind,
-                OpKind::Unary(_)
-                    | OpKind::Binary(_)
-                    | OpKind::Ternary(_)
-                    | OpKind::CompareI(_)
-                    | OpKind::CompareF(_)
-                    | OpKind::Classify(_)
-                    | OpKind::Convert(_)
-                    | OpKind::Select
-            );
+            let simple = matches!(op.kind.family(), Family::Element(_));
             if op.operands.contains(&value) {
                 return simple && op.results.iter().all(|&result| matches!(self.body.ty(result), Type::Scalar(_)));
             }
@@ -1699,7 +1683,8 @@ impl<'a> Compiler<'a> {
                 ops[at].kind,
                 OpKind::Unary(_) | OpKind::Binary(_) | OpKind::Ternary(_) | OpKind::Select | OpKind::Convert(_)
             );
-            let unread_later = (at + 1..ops.len()).all(|later| !self.reads(block, later, argument));
+            let reads = &mut |op: &IrOp| op.operands.contains(&argument);
+            let unread_later = !ops[at + 1..].iter().any(|later| self.body.any_within(later, reads));
             // These give a register a second name.
             let shared = ops.iter().any(|op| {
                 op.operands.contains(&argument)
@@ -1715,16 +1700,6 @@ impl<'a> Compiler<'a> {
                 self.wanted.insert(yielded, reg);
             }
         }
-    }
-
-    /// Whether op `at` of `block`, or anything in its blocks, reads `value`.
-    fn reads(&self, block: BlockId, at: usize, value: ValueId) -> bool {
-        let op = &self.body.block(block).ops[at];
-        op.operands.contains(&value)
-            || op
-                .blocks
-                .iter()
-                .any(|&nested| (0..self.body.block(nested).ops.len()).any(|at| self.reads(nested, at, value)))
     }
 
     fn while_loop(&mut self, op: &IrOp) -> Result<()> {
@@ -1831,24 +1806,36 @@ struct Traits {
 impl Traits {
     fn of(body: &Body) -> Self {
         let mut traits = Self { groups: false, meets: false, rows: false, ids: BTreeSet::new(), divisors: Vec::new() };
-        for op in body.blocks.iter().flat_map(|block| &block.ops) {
-            match op.kind {
-                OpKind::Id(IdKind::Dispatch(Axis::X)) => traits.ids.extend(op.result()),
-                OpKind::Id(IdKind::Dispatch(Axis::Y) | IdKind::WorkGroup(Axis::Y)) => traits.rows = true,
-                OpKind::Id(
-                    IdKind::WorkGroup(Axis::X) | IdKind::WorkItem(Axis::X) | IdKind::Subgroup | IdKind::SubgroupLane,
-                ) => {
-                    traits.groups = true;
-                }
-                OpKind::Barrier(_)
-                | OpKind::SubgroupShuffle(_)
-                | OpKind::SubgroupReduce { .. }
-                | OpKind::WorkgroupReduce(_)
-                | OpKind::Alloca { space: Space::Workgroup, .. } => traits.meets = true,
-                _ => {}
+        for op in body.ops() {
+            match op.kind.family() {
+                Family::Id(id) => match id {
+                    IdKind::Dispatch(Axis::X) => traits.ids.extend(op.result()),
+                    IdKind::Dispatch(Axis::Y) | IdKind::WorkGroup(Axis::Y) => traits.rows = true,
+                    IdKind::WorkGroup(Axis::X)
+                    | IdKind::WorkItem(Axis::X)
+                    | IdKind::Subgroup
+                    | IdKind::SubgroupLane => traits.groups = true,
+                    // Uniform in every tile, or zero but in a workgroup with rows, whose size has settled the shape.
+                    IdKind::Dispatch(Axis::Z)
+                    | IdKind::WorkGroup(Axis::Z)
+                    | IdKind::WorkItem(Axis::Y | Axis::Z)
+                    | IdKind::WorkGroupCount(_) => {}
+                },
+                Family::Exchange | Family::Meeting | Family::Scratch(Space::Workgroup) => traits.meets = true,
+                Family::Scratch(Space::Private)
+                | Family::Constant(_)
+                | Family::Element(_)
+                | Family::Vector
+                | Family::Place
+                | Family::Read
+                | Family::Write
+                | Family::Branch(_)
+                | Family::Counted
+                | Family::Unbounded
+                | Family::End(_) => {}
             }
         }
-        for op in body.blocks.iter().flat_map(|block| &block.ops) {
+        for op in body.ops() {
             if let (OpKind::Binary(Binary::DivUI | Binary::RemUI), &[id, by]) = (&op.kind, &op.operands[..])
                 && traits.ids.contains(&id)
             {
@@ -1863,9 +1850,7 @@ impl Traits {
     fn clip(&self, body: &Body) -> Option<(usize, ValueId, bool)> {
         let ops = &body.block(Body::ENTRY).ops;
         let (at, guard) = ops.iter().enumerate().find(|(_, op)| !op.blocks.is_empty())?;
-        let harmless = |kind: &OpKind| {
-            !matches!(kind, OpKind::Store | OpKind::StoreMask | OpKind::Load | OpKind::LoadMask | OpKind::Barrier(_))
-        };
+        let harmless = |kind: &OpKind| !matches!(kind.family(), Family::Read | Family::Write | Family::Meeting);
         let alone = ops.iter().enumerate().all(|(other, op)| other == at || op.blocks.is_empty() && harmless(&op.kind));
         let nothing_else = guard.blocks.get(1).is_none_or(|&block| body.block(block).ops.len() <= 1);
         if guard.kind != OpKind::If || !guard.results.is_empty() || !alone || !nothing_else {
