@@ -452,12 +452,7 @@ impl<'m> Builder<'m> {
             operands.push(operand);
         }
         reader.expect(Kind::Colon)?;
-        for (at, operand) in operands.iter().enumerate() {
-            if at > 0 {
-                reader.expect(Kind::Comma)?;
-            }
-            self.typed(reader, *operand)?;
-        }
+        self.all_typed(reader, operands.iter().copied())?;
         reader.end()?;
         self.check_exchanged(reader, value, span)?;
         if let Some(width) = self.constant_of(operands[2])
