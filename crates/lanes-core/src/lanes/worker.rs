@@ -21,7 +21,7 @@ use super::table::{LaneId, Lease};
 use super::turn::{Engine, Outbox, Step};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::task::Waker;
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Instant;
@@ -67,11 +67,7 @@ impl Shared {
             return Err((request, cause));
         }
         queue.admit(request);
-        let wakes = queue.wakes(self.full_turn());
-        drop(queue);
-        if wakes {
-            self.wake_worker();
-        }
+        self.let_go(queue);
         Ok(())
     }
 
@@ -86,11 +82,7 @@ impl Shared {
             return Err((job, StreamError::Busy { depth: queue.depth() }));
         }
         queue.admit(Request::Call(job));
-        let wakes = queue.wakes(self.full_turn());
-        drop(queue);
-        if wakes {
-            self.wake_worker();
-        }
+        self.let_go(queue);
         Ok(())
     }
 
@@ -104,11 +96,7 @@ impl Shared {
         for job in jobs.drain(..) {
             queue.admit(Request::Call(job));
         }
-        let wakes = queue.wakes(self.full_turn());
-        drop(queue);
-        if wakes {
-            self.wake_worker();
-        }
+        self.let_go(queue);
         Ok(())
     }
 
@@ -132,6 +120,16 @@ impl Shared {
         drop(engine);
         wake_all(&mut wakers);
         Ok(job)
+    }
+
+    /// Ends an admission: unlocks the queue, then wakes the worker if what is queued now should. Never the other way
+    /// round, or the worker would wake to wait for the lock.
+    fn let_go(&self, mut queue: MutexGuard<'_, Queue>) {
+        let wakes = queue.wakes(self.full_turn());
+        drop(queue);
+        if wakes {
+            self.wake_worker();
+        }
     }
 
     pub fn wake_worker(&self) {
