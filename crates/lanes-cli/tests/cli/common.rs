@@ -99,6 +99,8 @@ pub fn place() -> tempfile::TempDir {
     model("names.onnx", names);
     let unknown = rows("4").node("NoSuchOp", &["x"], &["y"], &[]);
     model("unknown.onnx", unknown.output("y", F32, &["batch", "4"]));
+    let foreign = ModelBuilder::new(99).input("x", F32, &["batch", "4"]).node("Neg", &["x"], &["y"], &[]);
+    model("foreign.onnx", foreign.output("y", F32, &["batch", "4"]));
     folder
 }
 

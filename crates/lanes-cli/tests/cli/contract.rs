@@ -211,6 +211,7 @@ fn wrong_usage_is_refused_in_words() {
         ("run {}/null.onnx --input normal --turns 2".into(), &["`x`", "frame=F"]),
         ("run {}/mixing.onnx --input normal --turns 2".into(), &["mixing.onnx", "Softmax_y", "Softmax", "mixes lanes"]),
         ("run {}/unknown.onnx --input normal --turns 2".into(), &["unknown.onnx", "NoSuchOp_y", "not supported"]),
+        ("run {}/foreign.onnx --input normal --turns 2".into(), &["foreign.onnx", "operator set 99", "7 to 27"]),
         ("bench {}/adder.onnx --input normal --frame-ms 1e300".into(), &["not paced", "at most"]),
         ("bench {}/adder.onnx --input normal --frame-ms 0".into(), &["--frame-ms", "positive"]),
         ("bench {}/adder.onnx --input normal --streams 1,,2".into(), &["--streams"]),

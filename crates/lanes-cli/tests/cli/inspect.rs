@@ -69,6 +69,11 @@ fn models_that_would_be_refused_are_still_described() {
     assert_eq!((&unsupported["node"], &unsupported["op"]), (&json!("NoSuchOp_y"), &json!("NoSuchOp")));
     assert_eq!(unknown["lane_independent"], false);
 
+    let foreign = inspect("{}/foreign.onnx");
+    assert_eq!((&foreign["opset"], &foreign["lane_independent"]), (&json!(99), &json!(false)));
+    let why = foreign["why"].as_str().unwrap();
+    assert!(why.contains("operator set 99") && why.contains("7 to 27"), "{why}");
+
     let per_lane = inspect("{}/per_lane.onnx");
     let rewritten = &per_lane["per_lane"][0];
     assert_eq!((&rewritten["node"], &rewritten["op"]), (&json!("ReduceMax_m"), &json!("ReduceMax")));
