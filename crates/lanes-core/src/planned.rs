@@ -11,7 +11,7 @@ use crate::device::{
 };
 use crate::lanes::{Capacity, LanedModel, Refusal, RowId, SeatRows};
 use crate::plan::Plan;
-use crate::{DType, Port, Scope, Signature};
+use crate::{DType, Port, Scope, Signature, StateSpec};
 use std::sync::Arc;
 
 /// A model made of one plan.
@@ -81,6 +81,25 @@ impl PlannedModel {
         })
     }
 
+    /// Refuses a capacity whose rows and staging alone pass the budget, before the first of them is allocated.
+    fn check_budget(&self, capacity: Capacity) -> Result<(), DeviceError> {
+        let report = self.device.memory();
+        let Some(budget) = report.budget else { return Ok(()) };
+        let total = |bytes: &mut dyn Iterator<Item = usize>| bytes.fold(0u64, |sum, b| sum.saturating_add(b as u64));
+        let row = total(&mut self.signature.states.iter().map(StateSpec::bytes));
+        let ports = self.signature.inputs.iter().chain(&self.signature.outputs);
+        let seat = total(&mut ports.filter(|port| port.scope == Scope::Seat).map(Port::bytes));
+        let state = row.saturating_mul(capacity.rows.into());
+        let need = state.saturating_add(seat.saturating_mul(capacity.max_seats.into()));
+        let used = report.used.total();
+        if used.saturating_add(need) <= budget {
+            return Ok(());
+        }
+        let (Capacity { rows, max_seats }, name) = (capacity, &self.signature.name);
+        let what = format!("{rows} rows of {row} bytes and {max_seats} seats of {seat} bytes of {name}");
+        Err(DeviceError::OverBudget { what, need, used, budget })
+    }
+
     fn allocate_states(&self, capacity: Capacity) -> Result<Vec<StateRows>, DeviceError> {
         let name = &self.signature.name;
         let states = self.signature.states.iter().map(|spec| {
@@ -125,6 +144,7 @@ impl LanedModel for PlannedModel {
         if capacity.rows == 0 {
             return Err(DeviceError::Invalid { what: "0 rows, and the initial row takes one".into() });
         }
+        self.check_budget(capacity)?;
         let states = self.allocate_states(capacity)?;
         let checked = self.plan.check(&self.planned).map_err(|error| error.of_plan(&self.plan.name))?;
         let options = PrepareOptions { capacity, slots: 1, states: &states, residents: &[], overlap: false };
