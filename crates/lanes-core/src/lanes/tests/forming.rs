@@ -424,7 +424,9 @@ fn nothing_of_a_stream_is_left_behind() {
 fn claim(hand: &ByHand, stream: &Stream, input: u64) -> JoinHandle<Result<u64, StreamError>> {
     let stream = stream.clone();
     let call = thread::spawn(move || y(stream.call_blocking(&x(&input))));
+    let began = Instant::now();
     while !lock(&hand.shared.queue).claimed {
+        assert!(began.elapsed() < Duration::from_secs(20), "it claims nothing");
         assert_eq!(hand.shared.stats().queue_depth, 0, "it was handed over");
         thread::sleep(Duration::from_micros(20));
     }
