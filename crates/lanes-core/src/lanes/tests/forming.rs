@@ -466,3 +466,13 @@ fn a_claim_is_served_before_the_end() {
     assert_eq!(hand.step(), Step::Stopped);
     assert!(matches!(stream.call_blocking(&x(&2)), Err(StreamError::Closed(_))));
 }
+
+#[test]
+fn a_spawn_dropped_on_its_way_to_a_lease_leases_nothing() {
+    let hand = by_hand(1, 1);
+    let spawn = Spawn::new(&hand.shared);
+    // The worker has it, and has not served it yet.
+    let slot = lock(&hand.shared.queue).pop_spawn().unwrap();
+    drop(spawn);
+    assert!(slot.deliver(|| panic!("leased for nobody")).is_none());
+}

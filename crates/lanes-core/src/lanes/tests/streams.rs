@@ -193,12 +193,12 @@ fn a_caller_alone_waits_for_no_turn_of_a_stream_that_is_gone() {
 }
 
 #[test]
-fn a_spawn_dropped_while_it_is_served_leases_nothing() {
+fn a_worker_woken_for_nothing_takes_no_call_along() {
     let (builder, _) = builder();
     let runnable = builder.lanes(2).build().unwrap();
     let stream = runnable.spawn_blocking().unwrap();
     for call in 0..200u64 {
-        // The worker is somewhere between waking and answering.
+        // The worker is somewhere between waking and going to sleep again.
         drop(runnable.spawn());
         assert_eq!(runnable.stats().lanes_taken, 1);
         stream.call_blocking(&x(&call)).unwrap();
