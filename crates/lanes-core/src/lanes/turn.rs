@@ -90,7 +90,8 @@ impl Engine {
             answered: Vec::with_capacity(seats),
             spawns: Vec::new(),
             again: Vec::new(),
-            outbox: Outbox::default(),
+            // Room for a turn's: which call is the first to sleep is chance, and none is to allocate.
+            outbox: Outbox { wakers: Vec::with_capacity(seats), ..Outbox::default() },
         }
     }
 

@@ -263,7 +263,7 @@ impl Drop for Owner {
 }
 
 fn work(shared: &Arc<Shared>) {
-    let mut wakers = Vec::new();
+    let mut wakers = Vec::with_capacity(shared.knobs.max_seats as usize);
     loop {
         let mut engine = lock(&shared.engine);
         let step = engine.step(shared, Instant::now());
