@@ -28,6 +28,7 @@ use crate::{Scope, Signature};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -40,6 +41,8 @@ pub(super) enum Step {
     Lingering(Instant),
     /// Nothing to do until something is queued.
     Idle,
+    /// A caller has claimed the next turn, and waits for the engine: let go, and step again when it has had it.
+    Claimed,
     /// Closed: nothing will ever be done again.
     Stopped,
 }
@@ -87,13 +90,18 @@ impl Engine {
             answered: Vec::with_capacity(seats),
             spawns: Vec::new(),
             again: Vec::new(),
-            outbox: Outbox::default(),
+            // Room for a turn's: which call is the first to sleep is chance, and none is to allocate.
+            outbox: Outbox { wakers: Vec::with_capacity(seats), ..Outbox::default() },
         }
     }
 
     /// Serves spawns, then runs one turn if one is due. Wake `take_wakers` afterwards, with no lock held.
     pub fn step(&mut self, shared: &Arc<Shared>, now: Instant) -> Step {
         let mut queue = lock(&shared.queue);
+        // Before all else, an end too: the claimant was promised a turn.
+        if queue.claimed {
+            return Step::Claimed;
+        }
         if queue.closed().is_some() {
             drop(queue);
             self.stop();
@@ -115,9 +123,11 @@ impl Engine {
             return Step::Lingering(due);
         }
         self.seat(&mut queue);
+        shared.in_flight.store(true, Ordering::Release);
         shared.counters.queue_depth(queue.depth());
         drop(queue);
         self.run(shared, now, true);
+        shared.in_flight.store(false, Ordering::Release);
         self.answer(shared, now);
         Step::Ran
     }
@@ -147,11 +157,11 @@ impl Engine {
     fn serve_spawns(&mut self, shared: &Arc<Shared>) {
         self.collect_released(shared);
         for slot in std::mem::take(&mut self.spawns) {
-            let stream = match self.table.lease() {
+            let served = slot.deliver(|| match self.table.lease() {
                 Some(lease) => Ok(Stream::new(shared, lease)),
                 None => Err(StreamError::Full { lanes: self.knobs.lanes }),
-            };
-            self.outbox.wakers.extend(slot.deliver(stream));
+            });
+            self.outbox.wakers.extend(served);
         }
         shared.counters.lanes_taken(shared.releases.live());
     }
@@ -418,7 +428,7 @@ impl Outbox {
         let error = || StreamError::Closed(Arc::clone(cause));
         for request in requests {
             match request {
-                Request::Spawn(slot) => self.wakers.extend(slot.deliver(Err(error()))),
+                Request::Spawn(slot) => self.wakers.extend(slot.deliver(|| Err(error()))),
                 Request::Call(mut job) => {
                     job.result = Err(error());
                     self.deliver(job);
