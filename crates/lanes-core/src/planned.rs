@@ -12,7 +12,7 @@ use crate::device::{
 };
 use crate::lanes::{Capacity, LanedModel, Refusal, RowId, SeatRows};
 use crate::plan::Plan;
-use crate::{DType, Port, Scope, Signature};
+use crate::{DType, Port, Scope, Signature, StateSpec};
 use std::sync::Arc;
 
 /// A model made of one plan.
@@ -82,6 +82,26 @@ impl PlannedModel {
         })
     }
 
+    /// Refuses a capacity whose rows and staging alone pass the budget, before the first of them is allocated.
+    fn check_budget(&self, capacity: Capacity, slots: usize) -> Result<(), DeviceError> {
+        let report = self.device.memory();
+        let Some(budget) = report.budget else { return Ok(()) };
+        let total = |bytes: &mut dyn Iterator<Item = usize>| bytes.fold(0u64, |sum, b| sum.saturating_add(b as u64));
+        let row = total(&mut self.signature.states.iter().map(StateSpec::bytes));
+        let ports = self.signature.inputs.iter().chain(&self.signature.outputs);
+        let seat = total(&mut ports.filter(|port| port.scope == Scope::Seat).map(Port::bytes));
+        let state = row.saturating_mul(capacity.rows.into());
+        let seats = u64::from(capacity.max_seats).saturating_mul(slots as u64);
+        let need = state.saturating_add(seat.saturating_mul(seats));
+        let used = report.used.total();
+        if used.saturating_add(need) <= budget {
+            return Ok(());
+        }
+        let (rows, name) = (capacity.rows, &self.signature.name);
+        let what = format!("{rows} rows of {row} bytes and {seats} seats of {seat} bytes of {name}");
+        Err(DeviceError::OverBudget { what, need, used, budget })
+    }
+
     fn allocate_states(&self, capacity: Capacity) -> Result<Vec<StateRows>, DeviceError> {
         let name = &self.signature.name;
         let states = self.signature.states.iter().map(|spec| {
@@ -147,9 +167,13 @@ impl LanedModel for PlannedModel {
         if capacity.rows == 0 {
             return Err(DeviceError::Invalid { what: "0 rows, and the initial row takes one".into() });
         }
+        self.check_budget(capacity, slots)?;
         let states = self.allocate_states(capacity)?;
         let checked = self.plan.check(&self.planned).map_err(|error| error.of_plan(&self.plan.name))?;
-        let executable = self.device.prepare(&checked, &PrepareOptions { capacity, slots, states: &states })?;
+        // With one slot somebody waits for the turn anyway.
+        let overlap = slots > 1;
+        let options = PrepareOptions { capacity, slots, states: &states, residents: &[], overlap };
+        let executable = self.device.prepare(&checked, &options)?;
         let slots = (0..slots).map(|_| self.device.lease(&executable)).collect::<Result<_, _>>()?;
         let check = if states.is_empty() { RowCheck::stateless(capacity) } else { RowCheck::new(capacity) };
         self.prepared = Some(Prepared { states, executable, slots, check });

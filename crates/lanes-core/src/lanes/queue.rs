@@ -56,6 +56,8 @@ pub(super) struct Queue {
     bound: usize,
     next_order: u64,
     pub sleeper: Sleeper,
+    /// A caller alone was given the baton and waits for the worker to let go of the engine.
+    pub claimed: bool,
     closed: Option<Arc<Closed>>,
     /// `depth()`, for those who do not hold the lock.
     hint: Arc<AtomicUsize>,
@@ -72,6 +74,7 @@ impl Queue {
             bound,
             next_order: 0,
             sleeper: Sleeper::Awake,
+            claimed: false,
             closed: None,
             hint,
         }

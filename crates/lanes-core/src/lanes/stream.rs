@@ -12,7 +12,7 @@
 //!   they may take the baton.
 //! - Not here: how a call finds its turn (`turn`).
 
-use super::error::{Closed, StreamError};
+use super::error::StreamError;
 use super::job::{Job, JobBox, Pooled, StreamCell, Ticket, keep_waker};
 use super::queue::Request;
 use super::sync::{CALLER, block_on, lock};
@@ -370,21 +370,36 @@ fn copy_out(job: JobBox, buffers: &mut [&mut [u8]]) -> Result<(), StreamError> {
 }
 
 /// Where a spawn and the lease that answers it meet.
-#[derive(Default)]
 pub(super) struct SpawnSlot(Mutex<SpawnState>);
 
-#[derive(Default)]
-struct SpawnState {
-    stream: Option<Result<Stream, StreamError>>,
-    waker: Option<Waker>,
+enum SpawnState {
+    Asked(Option<Waker>),
+    Served(Result<Stream, StreamError>),
+    /// The answer was taken, or nobody waits for it any more.
+    Over,
 }
 
 impl SpawnSlot {
-    /// Hands the stream over. Returns whom to wake, once no lock is held.
-    pub fn deliver(&self, stream: Result<Stream, StreamError>) -> Option<Waker> {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(SpawnState::Asked(None))))
+    }
+
+    /// Hands over what `serve` leases. Nothing is leased when nobody waits any more: a lane that is held for a moment
+    /// only would show, as a caller that is not alone or as a table that is full. Returns whom to wake, once no lock is
+    /// held.
+    pub fn deliver(&self, serve: impl FnOnce() -> Result<Stream, StreamError>) -> Option<Waker> {
         let mut slot = lock(&self.0);
-        slot.stream = Some(stream);
-        slot.waker.take()
+        let SpawnState::Asked(waker) = &mut *slot else { return None };
+        let waker = waker.take();
+        *slot = SpawnState::Served(serve());
+        waker
+    }
+
+    /// Nobody waits any more. Whether nobody has answered either.
+    fn abandon(&self) -> bool {
+        let state = std::mem::replace(&mut *lock(&self.0), SpawnState::Over);
+        // A stream or a waker is dropped here, with no lock held.
+        matches!(state, SpawnState::Asked(_))
     }
 }
 
@@ -397,20 +412,16 @@ pub struct Spawn {
 
 impl Spawn {
     pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        let slot = Arc::<SpawnSlot>::default();
+        let slot = SpawnSlot::new();
         if let Err((_, cause)) = shared.submit(Request::Spawn(Arc::clone(&slot))) {
-            slot.deliver(Err(closed(cause)));
+            slot.deliver(|| Err(StreamError::Closed(cause)));
         }
         Self { shared: Arc::clone(shared), slot }
     }
 
     pub(super) fn wait(self) -> Result<Stream, StreamError> {
-        block_on(self, CALLER, |spawn| lock(&spawn.slot.0).stream.is_some())
+        block_on(self, CALLER, |spawn| matches!(*lock(&spawn.slot.0), SpawnState::Served(_)))
     }
-}
-
-fn closed(cause: Arc<Closed>) -> StreamError {
-    StreamError::Closed(cause)
 }
 
 impl Future for Spawn {
@@ -418,21 +429,23 @@ impl Future for Spawn {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut slot = lock(&self.slot.0);
-        match slot.stream.take() {
-            Some(stream) => Poll::Ready(stream),
-            None => {
-                let _replaced = keep_waker(&mut slot.waker, cx);
-                drop(slot);
-                Poll::Pending
-            }
+        if let SpawnState::Asked(waker) = &mut *slot {
+            let _replaced = keep_waker(waker, cx);
+            drop(slot);
+            return Poll::Pending;
+        }
+        match std::mem::replace(&mut *slot, SpawnState::Over) {
+            SpawnState::Served(stream) => Poll::Ready(stream),
+            // Polled after it has answered.
+            SpawnState::Asked(_) | SpawnState::Over => Poll::Pending,
         }
     }
 }
 
 impl Drop for Spawn {
     fn drop(&mut self) {
-        // One that is served meanwhile is dropped with the slot, which gives its lane back.
-        if Arc::strong_count(&self.slot) > 1 {
+        // First the slot, so that no lane is leased from here on; then the queue.
+        if self.slot.abandon() {
             lock(&self.shared.queue).remove_spawn(&self.slot);
         }
     }

@@ -32,6 +32,7 @@ use crate::{Scope, Signature};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::Instant;
 
@@ -46,6 +47,8 @@ pub(super) enum Step {
     Idle,
     /// Nothing to do until a turn in flight ends or a spawn comes.
     Occupied,
+    /// A caller has claimed the next turn, and waits for the engine: let go, and step again when it has had it.
+    Claimed,
     /// Closed: nothing will ever be done again.
     Stopped,
 }
@@ -91,7 +94,8 @@ impl Engine {
             answered: Vec::with_capacity(seats),
             spawns: Vec::new(),
             again: Vec::new(),
-            outbox: Outbox::default(),
+            // Room for a turn's: which call is the first to sleep is chance, and none is to allocate.
+            outbox: Outbox { wakers: Vec::with_capacity(seats), ..Outbox::default() },
         }
     }
 
@@ -101,10 +105,15 @@ impl Engine {
         shared.nudge.look();
         if let Some((turn, result)) = self.flight.poll(&mut Context::from_waker(&shared.nudge_waker)) {
             self.end(shared, turn, result);
+            shared.in_flight.store(!self.flight.is_quiet(), Ordering::Release);
             self.answer(shared, now);
             return Step::Ran;
         }
         let mut queue = lock(&shared.queue);
+        // Before all else, an end too: the claimant was promised a turn. Nothing is in flight.
+        if queue.claimed {
+            return Step::Claimed;
+        }
         if queue.closed().is_some() && self.flight.is_quiet() {
             drop(queue);
             self.stop();
@@ -134,16 +143,13 @@ impl Engine {
         }
         let mut turn = self.flight.form();
         self.seat(&mut queue, &mut turn);
+        shared.in_flight.store(true, Ordering::Release);
         shared.counters.queue_depth(queue.depth());
         drop(queue);
         self.launch(shared, turn, now, true);
+        shared.in_flight.store(!self.flight.is_quiet(), Ordering::Release);
         self.answer(shared, now);
         Step::Ran
-    }
-
-    /// Whether no turn is in flight and no call waits to be seated again.
-    pub fn is_quiet(&self) -> bool {
-        self.flight.is_quiet()
     }
 
     /// Runs one turn of `job` alone, on the thread of its caller, and gives it back. Nothing is in flight.
@@ -172,11 +178,11 @@ impl Engine {
     fn serve_spawns(&mut self, shared: &Arc<Shared>) {
         self.collect_released(shared);
         for slot in std::mem::take(&mut self.spawns) {
-            let stream = match self.table.lease() {
+            let served = slot.deliver(|| match self.table.lease() {
                 Some(lease) => Ok(Stream::new(shared, lease)),
                 None => Err(StreamError::Full { lanes: self.knobs.lanes }),
-            };
-            self.outbox.wakers.extend(slot.deliver(stream));
+            });
+            self.outbox.wakers.extend(served);
         }
         shared.counters.lanes_taken(shared.releases.live());
     }
@@ -516,7 +522,7 @@ impl Outbox {
         let error = || StreamError::Closed(Arc::clone(cause));
         for request in requests {
             match request {
-                Request::Spawn(slot) => self.wakers.extend(slot.deliver(Err(error()))),
+                Request::Spawn(slot) => self.wakers.extend(slot.deliver(|| Err(error()))),
                 Request::Call(mut job) => {
                     job.result = Err(error());
                     self.deliver(job);

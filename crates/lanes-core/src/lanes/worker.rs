@@ -8,6 +8,10 @@
 //!
 //! - The engine's lock is the baton. Locks are taken in the order engine, queue; whoever holds the queue may only try
 //!   the engine.
+//! - Who runs the next turn is decided under the queue's lock (`in_flight`). A caller alone to whom it fell may find the
+//!   worker still settling after a spawn or a turn: it claims the baton (`Queue::claimed`) and waits for the engine. A
+//!   settling worker waits for nobody, and one that meets a claim begins nothing and lets go, so the wait ends with what
+//!   the worker was at, which is no turn, and whoever comes meanwhile queues behind the claim.
 //! - Wakers run with no lock held; one that panics hurts nobody.
 //! - The worker is joined when the last `Runnable` is dropped, so the model is gone when that returns.
 //! - Not here: what a turn is (`turn`).
@@ -22,7 +26,7 @@ use super::table::{LaneId, Lease};
 use super::turn::{Engine, Outbox, Step};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::{Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Instant;
@@ -33,6 +37,11 @@ pub(super) struct Shared {
     pub knobs: Knobs,
     pub queue: Mutex<Queue>,
     pub engine: Mutex<Engine>,
+    /// A turn is seated or claimed, and not run yet. Set with the queue locked, cleared before its answers are out: who
+    /// has one finds the baton free, or about to be.
+    pub in_flight: AtomicBool,
+    /// `Queue::claimed` has become false.
+    claim_over: Condvar,
     pub releases: Releases,
     pub counters: Counters,
     /// The queue's depth, for those who do not hold its lock.
@@ -49,6 +58,8 @@ impl Shared {
         Self {
             queue: Mutex::new(Queue::new(knobs.queue, knobs.lanes, Arc::clone(&depth))),
             engine: Mutex::new(engine),
+            in_flight: AtomicBool::new(false),
+            claim_over: Condvar::new(),
             releases: Releases::new(knobs.lanes),
             counters: Counters::new(&info.signature.name),
             nudge_waker: Waker::from(Arc::clone(&nudge)),
@@ -72,11 +83,7 @@ impl Shared {
             return Err((request, cause));
         }
         queue.admit(request);
-        let wakes = queue.wakes(self.full_turn());
-        drop(queue);
-        if wakes {
-            self.wake_worker();
-        }
+        self.let_go(queue);
         Ok(())
     }
 
@@ -91,11 +98,7 @@ impl Shared {
             return Err((job, StreamError::Busy { depth: queue.depth() }));
         }
         queue.admit(Request::Call(job));
-        let wakes = queue.wakes(self.full_turn());
-        drop(queue);
-        if wakes {
-            self.wake_worker();
-        }
+        self.let_go(queue);
         Ok(())
     }
 
@@ -109,11 +112,7 @@ impl Shared {
         for job in jobs.drain(..) {
             queue.admit(Request::Call(job));
         }
-        let wakes = queue.wakes(self.full_turn());
-        drop(queue);
-        if wakes {
-            self.wake_worker();
-        }
+        self.let_go(queue);
         Ok(())
     }
 
@@ -122,25 +121,48 @@ impl Shared {
     pub fn run_alone(self: &Arc<Self>, job: JobBox) -> Result<JobBox, JobBox> {
         let queue = lock(&self.queue);
         let is_alone = queue.depth() == 0 && queue.waiting() == 0 && queue.closed().is_none();
-        if !is_alone || self.releases.live() != 1 {
+        if !is_alone || self.releases.live() != 1 || self.in_flight.load(Ordering::Acquire) {
             return Err(job);
         }
-        let mut engine = match self.engine.try_lock() {
-            Ok(engine) => engine,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(job),
-        };
-        drop(queue);
-        // No turn is being formed, but some may be in flight.
-        if !engine.is_quiet() {
-            return Err(job);
-        }
+        self.in_flight.store(true, Ordering::Release);
+        let mut engine = self.take_baton(queue);
         let job = engine.run_alone(self, job);
+        self.in_flight.store(false, Ordering::Release);
         let mut wakers = Vec::new();
         engine.take_wakers(&mut wakers);
         drop(engine);
         wake_all(&mut wakers);
         Ok(job)
+    }
+
+    /// Ends an admission: unlocks the queue, then wakes the worker if what is queued now should. Never the other way
+    /// round, or the worker would wake to wait for the lock.
+    fn let_go(&self, mut queue: MutexGuard<'_, Queue>) {
+        let wakes = queue.wakes(self.full_turn());
+        drop(queue);
+        if wakes {
+            self.wake_worker();
+        }
+    }
+
+    /// The engine, for a caller that has just set `in_flight`: it is free, or whoever had the turn before settles.
+    fn take_baton(&self, mut queue: MutexGuard<'_, Queue>) -> MutexGuard<'_, Engine> {
+        match self.engine.try_lock() {
+            Ok(engine) => return engine,
+            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => queue.claimed = true,
+        }
+        drop(queue);
+        let engine = lock(&self.engine);
+        lock(&self.queue).claimed = false;
+        self.claim_over.notify_one();
+        engine
+    }
+
+    /// Waits until the claimant has the engine: the lock itself would let the worker have it again and again.
+    fn wait_for_claimant(&self) {
+        let queue = lock(&self.queue);
+        drop(self.claim_over.wait_while(queue, |queue| queue.claimed).unwrap_or_else(PoisonError::into_inner));
     }
 
     pub fn wake_worker(&self) {
@@ -282,7 +304,7 @@ impl Drop for Owner {
 }
 
 fn work(shared: &Arc<Shared>) {
-    let mut wakers = Vec::new();
+    let mut wakers = Vec::with_capacity(shared.knobs.max_seats as usize);
     loop {
         let mut engine = lock(&shared.engine);
         let step = engine.step(shared, Instant::now());
@@ -294,6 +316,7 @@ fn work(shared: &Arc<Shared>) {
             Step::Idle => sleep_idle(shared),
             Step::Occupied => sleep_occupied(shared),
             Step::Lingering(until) => sleep_until(shared, until),
+            Step::Claimed => shared.wait_for_claimant(),
             Step::Stopped => return,
         }
     }

@@ -33,7 +33,7 @@ fn drain(hand: &ByHand, bench: &Bench) {
             Step::Ran => {}
             Step::Lingering(due) => assert_eq!(hand.step_at(due), Step::Ran),
             Step::Idle | Step::Occupied if bench.run_one() => {}
-            Step::Occupied => panic!("it waits for the end of a turn, and none is in flight"),
+            Step::Occupied | Step::Claimed => panic!("it waits for the end of a turn, and none is in flight"),
             Step::Idle | Step::Stopped => return,
         }
     }
