@@ -16,6 +16,9 @@ const ALIGN: usize = 64;
 /// A fixed stretch of zeroed memory, reached by pointer only, so that threads may share it by agreement.
 pub(crate) struct Bytes {
     base: NonNull<u8>,
+    len: usize,
+    /// What was allocated: `base` lies in it.
+    allocation: NonNull<u8>,
     layout: Layout,
 }
 
@@ -28,14 +31,15 @@ impl Bytes {
     /// `len` zeroed bytes for `what`.
     pub fn zeroed(what: &str, len: usize) -> Result<Self, DeviceError> {
         let out_of_memory = || DeviceError::OutOfMemory { what: what.to_string(), asked: len as u64 };
-        let layout = Layout::from_size_align(len, ALIGN).map_err(|_| out_of_memory())?;
-        if len == 0 {
-            // Not null and aligned; never read.
-            return Ok(Self { base: NonNull::<Line>::dangling().cast(), layout });
-        }
+        // Asked for less alignment and more room than it takes: of a stricter alignment the allocator would write every
+        // page to zero it, where pages fresh from the system are zero until somebody needs them.
+        let room = len.checked_add(ALIGN).ok_or_else(out_of_memory)?;
+        let layout = Layout::from_size_align(room, 1).map_err(|_| out_of_memory())?;
         // SAFETY: the size is not zero.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(out_of_memory)?;
-        Ok(Self { base, layout })
+        let allocation = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(out_of_memory)?;
+        // SAFETY: less than `ALIGN` bytes are skipped, and `len` are left.
+        let base = unsafe { allocation.add(allocation.align_offset(ALIGN)) };
+        Ok(Self { base, len, allocation, layout })
     }
 
     /// The first byte; `len()` bytes from it on are initialised for as long as `self` lives.
@@ -45,22 +49,16 @@ impl Bytes {
 
     /// How many.
     pub fn len(&self) -> usize {
-        self.layout.size()
+        self.len
     }
 }
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        if self.layout.size() > 0 {
-            // SAFETY: allocated in `zeroed` with this layout, and freed only here.
-            unsafe { dealloc(self.base.as_ptr(), self.layout) }
-        }
+        // SAFETY: allocated in `zeroed` with this layout, and freed only here.
+        unsafe { dealloc(self.allocation.as_ptr(), self.layout) }
     }
 }
-
-/// Only for its alignment.
-#[repr(align(64))]
-struct Line;
 
 /// Lets one in at a time. Unlike a mutex it is left by name, so a turn can hold any number of them without a list.
 #[derive(Default)]
