@@ -13,6 +13,7 @@
 
 pub mod kernels;
 pub mod memory;
+pub mod pipelined;
 pub mod plans;
 pub mod random;
 pub mod reference;
@@ -52,6 +53,10 @@ macro_rules! conformance {
             #[test]
             fn what_does_not_fit_is_refused() {
                 $crate::slots::refusals($open);
+            }
+            #[test]
+            fn streams_over_several_slots_are_those_of_one() {
+                $crate::pipelined::streams($open);
             }
             #[test]
             fn plans_do_what_they_say() {

@@ -3,7 +3,7 @@
 use super::super::error::StreamError;
 use super::super::{LanesBuilder, Runnable, Stream};
 use super::double::*;
-use super::slotted::{Bench, Slotted};
+use super::slotted::{AtBadRows, Bench, Slotted};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -127,9 +127,10 @@ fn check_turns(runnable: &Runnable, turns: &[Vec<u64>]) {
 /// Turns of several slots end late and early, some read rows that came to nothing, and clients come and go.
 #[test]
 fn with_turns_in_flight() {
-    for (slots, is_touchy) in [(1, false), (2, false), (2, true), (3, true)] {
+    let cases = [(1, AtBadRows::GoesOn), (2, AtBadRows::GoesOn), (2, AtBadRows::Fails), (3, AtBadRows::Refuses)];
+    for (slots, at_bad_rows) in cases {
         let bench = Bench::default();
-        bench.state().is_touchy = is_touchy;
+        bench.state().at_bad_rows = at_bad_rows;
         let device = bench.run_on_a_thread(|turn| match turn % 8 {
             0..5 => {}
             5..7 => std::thread::yield_now(),

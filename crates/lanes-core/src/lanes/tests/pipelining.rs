@@ -9,7 +9,7 @@ use super::super::turn::Step;
 use super::super::worker::Owner;
 use super::super::{LanesBuilder, Value};
 use super::double::*;
-use super::slotted::{Bench, Slotted};
+use super::slotted::{AtBadRows, Bench, Slotted};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -179,27 +179,28 @@ struct Pipeline {
     max_seats: u32,
     bound: usize,
     shared_input: bool,
-    is_touchy: bool,
+    at_bad_rows: AtBadRows,
 }
 
 fn pipeline() -> impl Strategy<Value = Pipeline> {
-    (1usize..4, 1u32..5, 1usize..20, any::<bool>(), any::<bool>()).prop_map(
-        |(slots, max_seats, bound, shared_input, is_touchy)| Pipeline {
+    let at_bad_rows = prop::sample::select(vec![AtBadRows::GoesOn, AtBadRows::Refuses, AtBadRows::Fails]);
+    (1usize..4, 1u32..5, 1usize..20, any::<bool>(), at_bad_rows).prop_map(
+        |(slots, max_seats, bound, shared_input, at_bad_rows)| Pipeline {
             slots,
             max_seats,
             bound,
             shared_input,
-            is_touchy,
+            at_bad_rows,
         },
     )
 }
 
 fn check_pipeline(pipeline: Pipeline, steps: &[(u8, usize, u64)]) -> Result<(), TestCaseError> {
-    let Pipeline { slots, max_seats, bound, shared_input, is_touchy } = pipeline;
+    let Pipeline { slots, max_seats, bound, shared_input, at_bad_rows } = pipeline;
     let asked =
         Asked { lanes: Some(LANES), max_seats: Some(max_seats), queue: Some(bound), slots: Some(slots), linger: None };
     let (hand, bench) = slotted(asked, shared_input);
-    bench.state().is_touchy = is_touchy;
+    bench.state().at_bad_rows = at_bad_rows;
     let mut clients: Vec<_> = (0..LANES).map(|_| Client::spawn(&hand, &bench)).collect();
     let rates = [8i32, 16];
     for (at, &(kind, lane, salt)) in steps.iter().enumerate() {
@@ -314,9 +315,10 @@ fn a_lane_sits_in_two_turns_at_once_and_both_answers_are_right() {
 }
 
 /// Two turns in flight: `first` of `a`, then 2 of `a` and 3 of `b`. Gives what `a` and `b` are told.
-fn second_of_two(first: u64, is_touchy: bool) -> [Result<u64, StreamError>; 3] {
+fn second_of_two(first: u64, at_bad_rows: AtBadRows) -> [Result<u64, StreamError>; 3] {
     let (hand, bench) = by_hand(3, 2, 2);
-    bench.state().is_touchy = is_touchy;
+    bench.state().at_bad_rows = at_bad_rows;
+    let fails = at_bad_rows == AtBadRows::Fails;
     let (a, b) = (hand.spawn().unwrap(), hand.spawn().unwrap());
     let before = a.call(&x(&1));
     drain(&hand, &bench);
@@ -334,9 +336,9 @@ fn second_of_two(first: u64, is_touchy: bool) -> [Result<u64, StreamError>; 3] {
     bench.run_one();
     assert_eq!(hand.step(), Step::Ran);
     assert!(poll(&mut second).is_pending(), "what it read was not the stream's state");
-    assert_eq!(poll(&mut third).is_ready(), !is_touchy, "the other seat of its turn stands, unless the turn failed");
+    assert_eq!(poll(&mut third).is_ready(), !fails, "the other seat of its turn stands, unless the turn failed");
     assert_eq!(a.position(), 1);
-    let (mut third_again, answered) = (None, !is_touchy);
+    let (mut third_again, answered) = (None, !fails);
     if !answered {
         third_again = Some(third);
     } else {
@@ -355,7 +357,7 @@ fn second_of_two(first: u64, is_touchy: bool) -> [Result<u64, StreamError>; 3] {
 
 #[test]
 fn a_failed_turn_forms_later_ones_of_its_lanes_again() {
-    let [first, second, third] = second_of_two(FAIL, false);
+    let [first, second, third] = second_of_two(FAIL, AtBadRows::GoesOn);
     assert!(matches!(first, Err(StreamError::Failed(_))), "{first:?}");
     assert_eq!([second.unwrap(), third.unwrap()], [alone(&[1, 2])[1], next(INITIAL, 3)]);
 }
@@ -377,15 +379,24 @@ fn a_turn_that_does_not_start_fails_in_its_order() {
 
 #[test]
 fn a_refused_seat_forms_later_ones_of_its_lane_again() {
-    let [first, second, third] = second_of_two(REFUSE, false);
+    let [first, second, third] = second_of_two(REFUSE, AtBadRows::GoesOn);
     assert!(matches!(first, Err(StreamError::Refused { .. })), "{first:?}");
     assert_eq!([second.unwrap(), third.unwrap()], [alone(&[1, 2])[1], next(INITIAL, 3)]);
 }
 
 #[test]
+fn a_void_seat_is_not_refused() {
+    for order in [FAIL, REFUSE] {
+        let [first, second, third] = second_of_two(order, AtBadRows::Refuses);
+        assert!(first.is_err());
+        assert_eq!([second.unwrap(), third.unwrap()], [alone(&[1, 2])[1], next(INITIAL, 3)]);
+    }
+}
+
+#[test]
 fn a_turn_that_fails_for_a_void_seat_costs_nobody_an_answer() {
     for order in [FAIL, REFUSE] {
-        let [first, second, third] = second_of_two(order, true);
+        let [first, second, third] = second_of_two(order, AtBadRows::Fails);
         assert!(first.is_err());
         assert_eq!([second.unwrap(), third.unwrap()], [alone(&[1, 2])[1], next(INITIAL, 3)]);
     }
@@ -596,14 +607,17 @@ fn calls_that_lost_their_seat_disagree_with_nobody() {
     // Each in a turn of its own, as they disagree.
     let calls = [call(&a, 2, 8), call(&b, 3, 16)];
     assert_eq!(bench.turns(), [vec![FAIL, 1], vec![2], vec![3]]);
+    // It would agree with the first that is seated again, and comes after one that does not.
+    let last = b.call(&x_at(&4, &8));
     for _ in 0..3 {
         bench.run_one();
         hand.step();
     }
     drain(&hand, &bench);
+    assert_eq!(y(now(last)).unwrap(), alone(&[3, 4])[1]);
     assert!(failed.into_iter().all(|call| matches!(now(call), Err(StreamError::Failed(_)))));
     assert_eq!(calls.map(|call| y(now(call)).unwrap()), [next(INITIAL, 2), next(INITIAL, 3)]);
-    assert_eq!(bench.turns()[3..], [vec![2], vec![3]]);
+    assert_eq!(bench.turns()[3..], [vec![2], vec![3], vec![4]]);
 }
 
 /// A worker over a held bench, the streams of it, and what it shares.

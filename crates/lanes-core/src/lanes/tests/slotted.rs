@@ -24,12 +24,23 @@ pub struct State {
     pub turns: Vec<Vec<u64>>,
     /// A turn is run as it is started.
     pub runs_at_once: bool,
-    /// A turn that reads a bad row fails, as one that takes an index from its state would.
-    pub is_touchy: bool,
+    pub at_bad_rows: AtBadRows,
     /// The threads of the bench run nothing.
     pub is_held: bool,
     /// The model was dropped.
     pub is_gone: bool,
+}
+
+/// What a turn does that reads a bad row, as one might that takes an index from its state.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum AtBadRows {
+    /// Bad answers.
+    #[default]
+    GoesOn,
+    /// The seat is refused.
+    Refuses,
+    /// The turn fails.
+    Fails,
 }
 
 #[derive(Default)]
@@ -120,11 +131,11 @@ impl State {
         if xs.contains(&LOSE) {
             return Err(DeviceError::Lost("unplugged".into()));
         }
-        if xs.contains(&FAIL) || self.is_touchy && read.contains(&BAD) {
+        if xs.contains(&FAIL) || self.at_bad_rows == AtBadRows::Fails && read.contains(&BAD) {
             return Err(DeviceError::Fault { at: "double".into(), what: "told to fail".into() });
         }
         for (seat, (rows, x)) in seats.iter().zip(xs).enumerate() {
-            if *x == REFUSE {
+            if *x == REFUSE || self.at_bad_rows == AtBadRows::Refuses && read[seat] == BAD {
                 let refusal = Refusal { seat: seat as u32, reason: "told to refuse".into() };
                 // By turns in either of the two ways.
                 if seat % 2 == 0 { outcome.refused.push(refusal) } else { slot.refused.push(refusal) }
