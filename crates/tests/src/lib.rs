@@ -10,6 +10,7 @@
 //! - Random cases come from a seed, which every failure prints.
 //! - Not here: how fast anything is, and what only one backend has.
 
+pub mod faulty;
 pub mod flight;
 pub mod kernels;
 pub mod memory;
