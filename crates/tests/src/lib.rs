@@ -17,6 +17,7 @@ pub mod memory;
 pub mod plans;
 pub mod random;
 pub mod reference;
+pub mod residents;
 pub mod slots;
 
 use lanes_core::device::Device;
@@ -93,6 +94,30 @@ macro_rules! conformance {
             #[test]
             fn panics_of_the_host_are_contained() {
                 $crate::flight::host_panics($open);
+            }
+            #[test]
+            fn kernels_see_their_windows_of_resident_memory() {
+                $crate::residents::windows($open);
+            }
+            #[test]
+            fn plans_over_resident_memory_do_what_they_say() {
+                $crate::residents::random_plans($open);
+            }
+            #[test]
+            fn what_cannot_be_bound_is_refused() {
+                $crate::residents::refusals($open);
+            }
+            #[test]
+            fn bytes_are_copied_between_buffers() {
+                $crate::residents::copies($open);
+            }
+            #[test]
+            fn host_visible_memory_is_shown_in_place() {
+                $crate::residents::mapped($open);
+            }
+            #[test]
+            fn a_later_fault_fails_its_turn_alone() {
+                $crate::kernels::later_faults($open);
             }
             #[test]
             fn plans_do_what_they_say() {

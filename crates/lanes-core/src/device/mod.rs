@@ -181,6 +181,11 @@ impl PrepareOptions<'_> {
                     crate::plan::WINDOW_ALIGN
                 ));
             };
+            // Rows are written by turns of any number of seats, in any order within one.
+            let states = plan.signature().states.iter().zip(self.states);
+            if let Some((spec, _)) = states.into_iter().find(|(_, state)| state.buffer().is(&resident.buffer)) {
+                return invalid(format!("resident memory {binding} lies in the rows of state {}", spec.input));
+            }
             for (other, before, before_end, before_written) in &spans {
                 let meet = before.buffer.is(&resident.buffer) && before.offset < end && resident.offset < *before_end;
                 if meet && (written || *before_written) {
