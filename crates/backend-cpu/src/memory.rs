@@ -223,11 +223,11 @@ impl MoveBuffers {
 }
 
 impl Move {
-    /// `len` bytes from one place to another; within one buffer the two lie apart, or are the same.
+    /// `len` bytes from one place to another; within one buffer the two lie apart.
     pub fn copy(from: (Arc<CpuBuffer>, u64), to: (Arc<CpuBuffer>, u64), len: usize) -> Result<Self, DeviceError> {
         let (source, target) = (from.0.range(from.1, len)?, to.0.range(to.1, len)?);
         let within = Arc::ptr_eq(&from.0, &to.0);
-        if within && source != target && source.abs_diff(target) < len {
+        if within && source.abs_diff(target) < len {
             let what = format!("{len} bytes copied from byte {source} to byte {target} of one buffer: they overlap");
             return Err(DeviceError::Invalid { what });
         }
@@ -248,12 +248,12 @@ impl Move {
     pub unsafe fn run(&self) {
         let buffers = self.buffers.as_slice();
         let (first, last) = (&buffers[0], &buffers[buffers.len() - 1]);
-        // SAFETY: `range` kept both stretches in their allocations; `copy` allows them to be one; nobody else touches
-        // them, as the caller has entered.
+        // SAFETY: `range` kept both stretches in their allocations and `copy` keeps them apart; nobody else touches them,
+        // as the caller has entered.
         unsafe {
             let to = first.memory.base().add(self.to);
             match self.what {
-                What::CopyFrom(from) => to.copy_from(last.memory.base().add(from), self.len),
+                What::CopyFrom(from) => to.copy_from_nonoverlapping(last.memory.base().add(from), self.len),
                 What::Fill(byte) => to.write_bytes(byte, self.len),
             }
         }

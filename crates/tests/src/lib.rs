@@ -120,6 +120,14 @@ macro_rules! conformance {
                 $crate::kernels::later_faults($open);
             }
             #[test]
+            fn a_device_may_be_dropped_by_a_task_it_wakes() {
+                $crate::flight::closed_by_its_own_task($open);
+            }
+            #[test]
+            fn a_crowd_waits_in_no_ring() {
+                $crate::flight::crowd($open);
+            }
+            #[test]
             fn plans_do_what_they_say() {
                 $crate::plans::random_plans($open);
             }
