@@ -29,7 +29,7 @@ pub fn streams(open: Open<'_>) {
         .iter()
         .map(|inputs| {
             let stream = one.spawn_blocking().expect("a lane is free");
-            let call = |input: &Vec<u8>| stream.call_blocking(&[value(input)]).expect("it is served");
+            let call = |input| stream.call_blocking(&[value(input)]).expect("it is served");
             inputs.iter().map(|input| call(input).bytes(0).expect("one output").to_vec()).collect()
         })
         .collect();
