@@ -99,8 +99,7 @@ impl LaneTable {
         self.lanes[lane.index()].seated_in == self.turn
     }
 
-    /// Gives the lane a seat in this turn, and the row that the seat reads: the initial one if the stream was reset
-    /// since its last commit, that is if `epoch` is past the lane's.
+    /// Gives the lane a seat in this turn, and the row that the seat reads.
     pub fn seat(&mut self, lease: Lease, epoch: u64) -> Result<RowId, LaneError> {
         self.check(lease)?;
         let lane = &mut self.lanes[lease.lane.index()];
@@ -108,11 +107,29 @@ impl LaneTable {
             return Err(LaneError::Twice);
         }
         lane.seated_in = self.turn;
+        self.row(lease, epoch)
+    }
+
+    /// The row that holds the stream's state: the initial one if it was reset since its last commit, that is if `epoch`
+    /// is past the lane's.
+    pub fn row(&self, lease: Lease, epoch: u64) -> Result<RowId, LaneError> {
+        self.check(lease)?;
+        let lane = &self.lanes[lease.lane.index()];
         Ok(if epoch > lane.epoch { self.initial } else { lane.row })
     }
 
-    /// Points the lane at `row`, which its seat wrote. Returns the row to free: the one it pointed at before, or
-    /// `row` itself if the lane has another holder by now.
+    /// The lane gets no seat in this turn: what follows in its queue has to wait for another.
+    pub fn pass_over(&mut self, lane: LaneId) {
+        self.lanes[lane.index()].seated_in = self.turn;
+    }
+
+    /// Lanes that nobody holds.
+    pub fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Points the lane at `row`, which its seat wrote, or which an operation moves it to. Returns the row to free: the
+    /// one it pointed at before, or `row` itself if the lane has another holder by now.
     pub fn commit(&mut self, lease: Lease, row: RowId, epoch: u64) -> Option<RowId> {
         if self.check(lease).is_err() {
             return Some(row);

@@ -11,6 +11,7 @@
 //! - `step` never waits and takes the time as a value: a thread is one way to drive it (`worker`).
 //! - Not here: sleeping, waking, and who may take the baton (`worker`).
 
+use super::checkpoint::Kept;
 use super::error::{Closed, StreamError};
 use super::job::{Destination, Job, JobBox, ModelInfo, Pooled};
 use super::knobs::Knobs;
@@ -48,9 +49,10 @@ pub(super) struct Engine {
     /// `None` once closed.
     model: Option<Box<dyn LanedModel>>,
     info: Arc<ModelInfo>,
-    table: LaneTable,
-    rows: Rows,
-    knobs: Knobs,
+    pub(super) table: LaneTable,
+    pub(super) rows: Rows,
+    pub(super) kept: Kept,
+    pub(super) knobs: Knobs,
     /// Inputs of which a turn has one value.
     shared_inputs: Vec<usize>,
     /// Calls of an order below this were left by a full turn: they have waited long enough.
@@ -62,20 +64,22 @@ pub(super) struct Engine {
     refused: Vec<Refusal>,
     answered: Vec<JobBox>,
     spawns: Vec<Arc<SpawnSlot>>,
+    operations: Vec<JobBox>,
     again: Vec<JobBox>,
     outbox: Outbox,
 }
 
 impl Engine {
-    /// An engine over `model`, which has been prepared for `Rows::capacity(knobs.lanes, knobs.max_seats)`.
+    /// An engine over `model`, which has been prepared for `knobs.capacity()`.
     pub fn new(model: Box<dyn LanedModel>, info: Arc<ModelInfo>, knobs: Knobs) -> Self {
         let seats = knobs.max_seats as usize;
-        let capacity = Rows::capacity(knobs.lanes, knobs.max_seats);
+        let capacity = knobs.capacity();
         let inputs = info.signature.inputs.iter().enumerate();
         Self {
             model: Some(model),
             table: LaneTable::new(knobs.lanes, capacity.initial_row()),
             rows: Rows::new(capacity),
+            kept: Kept::new(knobs.checkpoints),
             knobs,
             shared_inputs: inputs.filter(|(_, port)| port.scope == Scope::Turn).map(|(at, _)| at).collect(),
             info,
@@ -86,12 +90,13 @@ impl Engine {
             refused: Vec::new(),
             answered: Vec::with_capacity(seats),
             spawns: Vec::new(),
+            operations: Vec::new(),
             again: Vec::new(),
             outbox: Outbox::default(),
         }
     }
 
-    /// Serves spawns, then runs one turn if one is due. Wake `take_wakers` afterwards, with no lock held.
+    /// Serves spawns, then operations, then runs one turn if one is due. Wake `take_wakers` afterwards, with no lock held.
     pub fn step(&mut self, shared: &Arc<Shared>, now: Instant) -> Step {
         let mut queue = lock(&shared.queue);
         if queue.closed().is_some() {
@@ -109,7 +114,18 @@ impl Engine {
             // Calls wait no longer than that: the next step is theirs.
             return Step::Ran;
         }
-        let Some(head) = queue.head() else { return Step::Idle };
+        queue.take_operations(&mut self.operations);
+        let operated = !self.operations.is_empty();
+        if operated {
+            drop(queue);
+            for job in std::mem::take(&mut self.operations) {
+                let job = self.operate(shared, job);
+                self.outbox.deliver(job);
+            }
+            // What lets calls wait no longer than that: the turn follows at once.
+            queue = lock(&shared.queue);
+        }
+        let Some(head) = queue.head() else { return if operated { Step::Ran } else { Step::Idle } };
         let due = head.arrived() + self.knobs.linger;
         if head.order >= self.left_over && now < due && !queue.fills(shared.full_turn()) {
             return Step::Lingering(due);
@@ -122,8 +138,11 @@ impl Engine {
         Step::Ran
     }
 
-    /// Runs one turn of `job` alone, on the thread of its caller, and gives it back.
+    /// Runs one turn of `job` alone, or its operation, on the thread of its caller, and gives it back.
     pub fn run_alone(&mut self, shared: &Arc<Shared>, job: JobBox) -> JobBox {
+        if job.op.is_some() {
+            return self.operate(shared, job);
+        }
         let lane = job.cell.lease.lane;
         self.table.next_turn();
         let arrived = job.arrived;
@@ -147,9 +166,9 @@ impl Engine {
     fn serve_spawns(&mut self, shared: &Arc<Shared>) {
         self.collect_released(shared);
         for slot in std::mem::take(&mut self.spawns) {
-            let stream = match self.table.lease() {
-                Some(lease) => Ok(Stream::new(shared, lease)),
-                None => Err(StreamError::Full { lanes: self.knobs.lanes }),
+            let stream = match slot.snapshot() {
+                Some(snapshot) => self.restore(shared, snapshot),
+                None => self.table.lease().map(|lease| Stream::new(shared, lease, 0)).ok_or_else(|| self.full(1)),
             };
             self.outbox.wakers.extend(slot.deliver(stream));
         }
@@ -157,7 +176,7 @@ impl Engine {
     }
 
     /// Gives back the lanes whose last handle was dropped.
-    fn collect_released(&mut self, shared: &Arc<Shared>) {
+    pub(super) fn collect_released(&mut self, shared: &Arc<Shared>) {
         let (table, rows) = (&mut self.table, &mut self.rows);
         shared.releases.collect(|lease| {
             // A late release of an earlier holder is refused by its generation.
@@ -175,6 +194,10 @@ impl Engine {
         // Once every lane that has a call has a seat, the rest of the queue has none to offer.
         while self.seats.len() < max_seats.min(lanes) {
             let Some(entry) = queue.pop() else { break };
+            if entry.is_operation() {
+                // It waits for a call ahead of it, and what its stream asked for since comes after it.
+                self.table.pass_over(entry.lane);
+            }
             if self.table.is_seated(entry.lane) {
                 self.passed_over.push(entry);
             } else {
@@ -329,8 +352,13 @@ impl Engine {
         }
     }
 
+    /// The model, while the engine is not closed.
+    pub(super) fn model(&mut self) -> &mut dyn LanedModel {
+        &mut **self.model.as_mut().expect("a closed engine does nothing")
+    }
+
     /// Refuses everything from now on, and tells what was queued.
-    fn close(&mut self, shared: &Arc<Shared>, cause: &Arc<Closed>) {
+    pub(super) fn close(&mut self, shared: &Arc<Shared>, cause: &Arc<Closed>) {
         let queued = lock(&shared.queue).close(Arc::clone(cause));
         self.outbox.refuse(queued, cause);
         shared.wake_worker();
@@ -373,7 +401,7 @@ impl Entry {
 }
 
 /// What the model said when it panicked.
-fn message(panic: &(dyn Any + Send)) -> String {
+pub(super) fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message").to_owned()
 }
@@ -439,7 +467,13 @@ impl Engine {
         self.table.lease().expect("one lane is free")
     }
 
-    /// Rows that neither a lane nor a seat holds.
+    /// Collects what was let go, as a spawn and a checkpoint do.
+    pub fn collect_all(&mut self, shared: &Arc<Shared>) {
+        self.collect_released(shared);
+        self.kept.collect(&shared.let_go, &mut self.rows);
+    }
+
+    /// Rows that neither a lane nor a seat nor a checkpoint holds.
     pub fn free_rows(&self) -> usize {
         self.rows.free_count()
     }

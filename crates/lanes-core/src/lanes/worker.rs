@@ -11,6 +11,7 @@
 //! - The worker is joined when the last `Runnable` is dropped, so the model is gone when that returns.
 //! - Not here: what a turn is (`turn`).
 
+use super::checkpoint::LetGo;
 use super::error::{Closed, StreamError};
 use super::job::{JobBox, ModelInfo};
 use super::knobs::Knobs;
@@ -33,6 +34,8 @@ pub(super) struct Shared {
     pub queue: Mutex<Queue>,
     pub engine: Mutex<Engine>,
     pub releases: Releases,
+    /// Checkpoints whose last handle is gone.
+    pub let_go: LetGo,
     pub counters: Counters,
     /// The queue's depth, for those who do not hold its lock.
     pub depth: Arc<AtomicUsize>,
@@ -46,6 +49,7 @@ impl Shared {
             queue: Mutex::new(Queue::new(knobs.queue, knobs.lanes, Arc::clone(&depth))),
             engine: Mutex::new(engine),
             releases: Releases::new(knobs.lanes),
+            let_go: LetGo::new(knobs.checkpoints),
             counters: Counters::new(&info.signature.name),
             worker: OnceLock::new(),
             depth,
