@@ -10,6 +10,7 @@
 //! - Random cases come from a seed, which every failure prints.
 //! - Not here: how fast anything is, and what only one backend has.
 
+pub mod forks;
 pub mod kernels;
 pub mod memory;
 pub mod plans;
@@ -71,6 +72,18 @@ macro_rules! conformance {
             #[test]
             fn contractions_and_activations_are_near_f64() {
                 $crate::plans::activations($open);
+            }
+            #[test]
+            fn forks_share_a_row_until_they_part() {
+                $crate::forks::forks($open);
+            }
+            #[test]
+            fn checkpoints_are_gone_back_to() {
+                $crate::forks::checkpoints($open);
+            }
+            #[test]
+            fn snapshots_go_on_elsewhere() {
+                $crate::forks::snapshots($open);
             }
         }
     };
