@@ -13,6 +13,7 @@
 
 pub mod faulty;
 pub mod flight;
+pub mod forks;
 pub mod kernels;
 pub mod memory;
 pub mod pipelined;
@@ -152,6 +153,18 @@ macro_rules! conformance {
             #[test]
             fn contractions_and_activations_are_near_f64() {
                 $crate::plans::activations($open);
+            }
+            #[test]
+            fn forks_share_a_row_until_they_part() {
+                $crate::forks::forks($open);
+            }
+            #[test]
+            fn checkpoints_are_gone_back_to() {
+                $crate::forks::checkpoints($open);
+            }
+            #[test]
+            fn snapshots_go_on_elsewhere() {
+                $crate::forks::snapshots($open);
             }
         }
     };
