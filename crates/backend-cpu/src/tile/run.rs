@@ -405,7 +405,7 @@ impl Run<'_> {
         let site = &self.program.sites[site.0 as usize];
         Err(Box::new(Fault::Steps {
             kernel: self.name.to_owned(),
-            op: site.op,
+            op: site.op.clone(),
             at: site.span.start,
             limit: self.step_limit,
         }))
@@ -516,7 +516,7 @@ impl Run<'_> {
         let site = &self.program.sites[site.0 as usize];
         Box::new(Fault::OutOfBounds {
             kernel: self.name.to_owned(),
-            op: site.op,
+            op: site.op.clone(),
             at: site.span.start,
             index,
             buffer,
