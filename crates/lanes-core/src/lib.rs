@@ -7,12 +7,14 @@
 //! - [`device`]: what every backend implements; buffers, images, executables, completions.
 //! - [`plan`]: recorded commands over declared storage; [`hazard`]: the order they need; [`scratch`]: where what lives
 //!   within a turn lies; [`planned`]: a plan on a device as a model that lanes can serve.
+//! - [`inference`]: what everything that runs on one device shares.
 //! - Not here: ONNX (`lanes-model`), kernel text (`loom-compiler`), any driver (`backend-*`).
 #![deny(unsafe_code)]
 
 pub mod device;
 pub mod dtype;
 pub mod hazard;
+pub mod inference;
 pub mod lanes;
 pub mod plan;
 pub mod planned;
