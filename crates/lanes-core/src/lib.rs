@@ -7,10 +7,12 @@
 //! - [`device`]: what every backend implements; buffers, images, executables, completions.
 //! - [`plan`]: recorded commands over declared storage; [`hazard`]: the order they need; [`scratch`]: where what lives
 //!   within a turn lies; [`planned`]: a plan on a device as a model that lanes can serve.
+//! - [`session`]: resident memory, kernels and recorded plans, without lanes.
 //! - [`inference`]: what everything that runs on one device shares.
 //! - Not here: ONNX (`lanes-model`), kernel text (`loom-compiler`), any driver (`backend-*`).
 #![deny(unsafe_code)]
 
+pub mod compile;
 pub mod device;
 pub mod dtype;
 pub mod hazard;
@@ -19,6 +21,7 @@ pub mod lanes;
 pub mod plan;
 pub mod planned;
 pub mod scratch;
+pub mod session;
 pub mod signature;
 
 pub use dtype::DType;

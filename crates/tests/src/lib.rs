@@ -15,6 +15,7 @@ pub mod memory;
 pub mod plans;
 pub mod random;
 pub mod reference;
+pub mod sessions;
 pub mod slots;
 
 use lanes_core::device::Device;
@@ -67,6 +68,10 @@ macro_rules! conformance {
             #[test]
             fn a_fault_fails_its_turn_alone() {
                 $crate::kernels::faults($open);
+            }
+            #[test]
+            fn a_session_of_two_kernels_is_recorded_and_replayed() {
+                $crate::sessions::two_kernels($open);
             }
             #[test]
             fn contractions_and_activations_are_near_f64() {

@@ -5,7 +5,9 @@
 //! - Clones are one context: [`ModelContext::is`].
 //! - The budget is the device's, so that all of a context's memory is charged to one account.
 
+use crate::compile::{KernelCache, KernelCompiler, KernelSource, LoomCompiler, Target, compile_batch};
 use crate::device::{Device, DeviceError};
+use loom_compiler::CpuImage;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,6 +29,8 @@ pub struct ModelContext(Arc<Shared>);
 
 struct Shared {
     opening: Opening,
+    compiler: Arc<dyn KernelCompiler>,
+    cache: Arc<KernelCache>,
     device: Mutex<Option<Arc<dyn Device>>>,
 }
 
@@ -41,7 +45,16 @@ impl ModelContext {
 
     /// Of a device that `open` opens when something first needs it.
     pub fn lazy(open: impl Fn() -> Result<Arc<dyn Device>, DeviceError> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Shared { opening: Box::new(open), device: Mutex::new(None) }))
+        Self::with_compiler(open, Arc::new(LoomCompiler), Arc::new(KernelCache::in_memory()))
+    }
+
+    /// The same with another compiler, or with images kept elsewhere than in memory.
+    pub fn with_compiler(
+        open: impl Fn() -> Result<Arc<dyn Device>, DeviceError> + Send + Sync + 'static,
+        compiler: Arc<dyn KernelCompiler>,
+        cache: Arc<KernelCache>,
+    ) -> Self {
+        Self(Arc::new(Shared { opening: Box::new(open), compiler, cache, device: Mutex::new(None) }))
     }
 
     /// Of device `index` of a backend, opened when something first needs it.
@@ -61,6 +74,34 @@ impl ModelContext {
         }
         let device = (self.0.opening)()?;
         Ok(Arc::clone(held.insert(device)))
+    }
+
+    /// Compiles kernels for the device, many at a time: in the order asked for, equal ones once.
+    ///
+    /// # Errors
+    /// Those of opening the device, and [`DeviceError::Build`] for all that failed.
+    pub fn compile(&self, sources: &[KernelSource]) -> Result<Vec<Arc<CpuImage>>, DeviceError> {
+        self.compile_with(&*self.0.compiler, &self.0.cache, sources)
+    }
+
+    /// The same with a compiler and a cache of one's own.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub fn compile_with(
+        &self,
+        compiler: &dyn KernelCompiler,
+        cache: &KernelCache,
+        sources: &[KernelSource],
+    ) -> Result<Vec<Arc<CpuImage>>, DeviceError> {
+        let device = self.device()?;
+        let capabilities = device.capabilities();
+        // Images for the CPU do not depend on its vector instructions.
+        let target = match capabilities.backend {
+            "cpu" => Target::cpu(),
+            _ => Target { name: capabilities.target.clone(), driver: capabilities.driver.clone() },
+        };
+        Ok(compile_batch(compiler, &target, cache, sources)?)
     }
 
     /// Whether the device has been opened.
