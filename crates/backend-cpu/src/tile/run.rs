@@ -405,7 +405,7 @@ impl Run<'_> {
         let site = &self.program.sites[site.0 as usize];
         Err(Box::new(Fault::Steps {
             kernel: self.name.to_owned(),
-            op: site.op,
+            op: site.op.clone(),
             at: site.span.start,
             limit: self.step_limit,
         }))
@@ -516,7 +516,7 @@ impl Run<'_> {
         let site = &self.program.sites[site.0 as usize];
         Box::new(Fault::OutOfBounds {
             kernel: self.name.to_owned(),
-            op: site.op,
+            op: site.op.clone(),
             at: site.span.start,
             index,
             buffer,
@@ -674,7 +674,8 @@ impl Run<'_> {
 
     /// A mask for a tile, in use until `depth` is set back.
     fn take_mask(&mut self) -> *mut u8 {
-        if self.masks.len() <= self.depth {
+        // A loop skips masks that its condition may turn out not to need.
+        while self.masks.len() <= self.depth {
             self.masks.push(Bytes::default());
         }
         let mask = &mut self.masks[self.depth];
