@@ -18,12 +18,14 @@ mod budget;
 mod completion;
 mod error;
 mod handle;
+mod poison;
 mod turn;
 
 pub use budget::{Budget, Charge, MemoryUse, Purpose};
-pub use completion::{Completer, Completion, Outcome};
+pub use completion::{Completer, Completion, Completions, Outcome};
 pub use error::DeviceError;
 pub use handle::{Buffer, BufferObject, Executable, ExecutableObject, Slot, SlotObject, StateRows};
+pub use poison::Ledger;
 pub use turn::{RowCheck, TurnRows};
 
 use crate::lanes::{Capacity, RowId};
