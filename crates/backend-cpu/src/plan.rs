@@ -2,7 +2,8 @@
 //!
 //! - A step names its operands by (storage, offset in a seat, bytes between seats). A chunk has one table of where each
 //!   storage starts for its first seat, so a step costs an addition per operand.
-//! - What is shared between turns is immutable here; what a turn writes lies in a [`SlotMemory`], which one slot owns.
+//! - What is shared between turns is immutable here. What a turn leaves lies in its slot's memory (`slot`); what lives
+//!   within a turn in scratch, which all slots share: turns of one executable run one after the other.
 //! - Not here: the order of chunks, and threads (`queue`).
 
 use crate::contract::{self, Packed};
@@ -10,17 +11,17 @@ use crate::device::{CpuDevice, DeviceId};
 use crate::error::{foreign, too_large};
 use crate::memory::{Bytes, CpuBuffer};
 use crate::moves::Runs;
+use crate::slot::{SlotCell, SlotMemory};
 use crate::tile;
-use lanes_core::device::{
-    Charge, Device, DeviceError, ExecutableObject, MemoryUse, PrepareOptions, Purpose, SlotObject,
-};
+use crate::weights::Held;
+use lanes_core::device::{Charge, Device, DeviceError, ExecutableObject, MemoryUse, PrepareOptions, Purpose};
 use lanes_core::lanes::Capacity;
 use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Region, Scalar, Storage, StorageId};
 use lanes_core::scratch::Layout;
 use loom_compiler::CpuImage;
 use loom_compiler::launch::Geometry;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Bytes of scratch, inputs and outputs that a chunk should have: half of a small second-level cache, the other half
 /// being left to weights and rows.
@@ -97,14 +98,22 @@ pub(crate) struct CpuExecutable {
     pub states: Box<[Arc<CpuBuffer>]>,
     /// The memory of each binding, and where it starts there.
     pub residents: Box<[(Arc<CpuBuffer>, usize)]>,
-    /// The buffers of both in the order in which they are entered, each once.
+    /// The buffers of both, each once.
     pub entered: Box<[Arc<CpuBuffer>]>,
     /// The most seats of a chunk.
     pub chunk_seats: usize,
     /// A guess of one seat's work, to tell turns that are worth a second thread.
     pub seat_ns: usize,
-    free: Mutex<Vec<SlotMemory>>,
+    /// Whether `submit` should return before the turn is over.
+    pub overlap: bool,
+    /// By thread; held by the turn that runs.
+    pub scratch: Mutex<Box<[ThreadMemory]>>,
+    /// How many slots there are.
+    pub slots: usize,
+    /// Those on lease to nobody.
+    pub free: Mutex<Vec<Arc<SlotCell>>>,
     charges: Vec<Charge>,
+    weights: SharedWeights,
 }
 
 impl ExecutableObject for CpuExecutable {
@@ -114,21 +123,13 @@ impl ExecutableObject for CpuExecutable {
 
     fn memory(&self) -> MemoryUse {
         let mut memory = MemoryUse::default();
-        for charge in &self.charges {
+        let matrices = self.weights.matrices.values().map(|held| &held.charge);
+        let constants = self.weights.constants.iter().map(|held| &held.charge);
+        for charge in self.charges.iter().chain(matrices).chain(constants) {
             *memory.of_mut(charge.purpose()) += charge.bytes();
         }
         memory
     }
-}
-
-/// What the turns of one slot write.
-pub(crate) struct SlotMemory {
-    /// By port of the signature; empty where the plan does not use it.
-    pub inputs: Box<[Bytes]>,
-    /// By port of the signature.
-    pub outputs: Box<[Bytes]>,
-    /// By thread.
-    pub threads: Box<[ThreadMemory]>,
 }
 
 /// What one thread of a turn writes.
@@ -149,52 +150,12 @@ pub(crate) struct ThreadMemory {
 // SAFETY: the pointers are leftovers of the chunk run last and are overwritten before they are used.
 unsafe impl Send for ThreadMemory {}
 
-/// A slot on lease.
-pub(crate) struct CpuSlot {
-    pub executable: Arc<CpuExecutable>,
-    /// `Some` until dropped.
-    memory: Option<SlotMemory>,
-}
-
-impl CpuSlot {
-    /// One of the executable's slots, or `Busy`.
-    pub fn lease(executable: Arc<CpuExecutable>) -> Result<Self, DeviceError> {
-        let memory = executable.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        match memory {
-            Some(memory) => Ok(Self { executable, memory: Some(memory) }),
-            None => Err(DeviceError::Busy { depth: 1 }),
-        }
-    }
-
-    pub fn memory(&mut self) -> (&Arc<CpuExecutable>, &mut SlotMemory) {
-        (&self.executable, self.memory.as_mut().expect("taken only by drop"))
-    }
-}
-
-impl Drop for CpuSlot {
-    fn drop(&mut self) {
-        let memory = self.memory.take();
-        self.executable.free.lock().unwrap_or_else(PoisonError::into_inner).extend(memory);
-    }
-}
-
-fn no_port(what: &str, port: usize) -> DeviceError {
-    DeviceError::Invalid { what: format!("the plan has no {what} {port}") }
-}
-
-impl SlotObject for CpuSlot {
-    fn input_mut(&mut self, port: usize) -> Result<&mut [u8], DeviceError> {
-        let memory = self.memory().1.inputs.get(port).ok_or_else(|| no_port("input", port))?;
-        // SAFETY: `len()` initialised bytes, reached only through this slot, which is borrowed for as long as the slice.
-        Ok(unsafe { std::slice::from_raw_parts_mut(memory.base(), memory.len()) })
-    }
-
-    fn output(&self, port: usize) -> Result<&[u8], DeviceError> {
-        let outputs = self.memory.as_ref().map_or(&[][..], |memory| &memory.outputs);
-        let memory = outputs.get(port).ok_or_else(|| no_port("output", port))?;
-        // SAFETY: `len()` initialised bytes, written only by a turn, which borrows the slot mutably.
-        Ok(unsafe { std::slice::from_raw_parts(memory.base(), memory.len()) })
-    }
+/// What other executables of the device may hold too; each counts all of it.
+#[derive(Default)]
+struct SharedWeights {
+    /// By address and columns.
+    matrices: HashMap<(usize, usize), Arc<Held<Packed>>>,
+    constants: Vec<Arc<Held<()>>>,
 }
 
 /// A plan being prepared.
@@ -203,8 +164,7 @@ struct Preparation<'a> {
     plan: &'a Checked<'a>,
     seats: usize,
     chunk_seats: usize,
-    /// A contraction for every matrix packed so far, by address and columns.
-    packed: HashMap<(*const f32, usize), Arc<Packed>>,
+    weights: SharedWeights,
     charges: Vec<Charge>,
 }
 
@@ -217,7 +177,7 @@ pub(crate) fn prepare(
     options.check(plan, device.capabilities())?;
     let seats = options.capacity.max_seats as usize;
     let mut preparation =
-        Preparation { device, plan, seats, chunk_seats: 0, packed: HashMap::new(), charges: Vec::new() };
+        Preparation { device, plan, seats, chunk_seats: 0, weights: SharedWeights::default(), charges: Vec::new() };
     let states = preparation.states(options)?;
     let residents = preparation.residents(options)?;
     let mut entered = states.clone();
@@ -235,7 +195,12 @@ pub(crate) fn prepare(
     let steps = preparation.steps()?;
     let bases = preparation.bases(&layout)?;
     let operands_max = steps.iter().map(Step::operands).max().unwrap_or(0);
-    let slots = (0..options.slots).map(|_| preparation.slot(&layout, operands_max)).collect::<Result<Vec<_>, _>>()?;
+    let scratch = preparation.scratch(&layout, operands_max)?;
+    let slots = (0..options.slots).map(|_| {
+        let memory = preparation.slot()?;
+        Ok(Arc::new(SlotCell::new(memory, seats, entered.len())))
+    });
+    let slots = slots.collect::<Result<Vec<_>, DeviceError>>()?;
     Ok(CpuExecutable {
         device: device.id(),
         name: plan.plan().name.clone(),
@@ -247,8 +212,12 @@ pub(crate) fn prepare(
         residents,
         entered: entered.into(),
         chunk_seats,
+        overlap: options.overlap,
+        scratch: Mutex::new(scratch),
+        slots: options.slots,
         free: Mutex::new(slots),
         charges: preparation.charges,
+        weights: preparation.weights,
     })
 }
 
@@ -366,20 +335,21 @@ impl Preparation<'_> {
 
     fn contract(&mut self, contraction: &Contraction) -> Result<Step, DeviceError> {
         // The plan holds its weights while it is prepared, so one address is one matrix; N says how it is cut.
-        let matrix = (Arc::as_ptr(&contraction.weights).cast::<f32>(), contraction.n);
-        let packed = match self.packed.get(&matrix) {
-            Some(known) => Packed::sharing(contraction, known)?,
-            None => {
+        let matrix = (Arc::as_ptr(&contraction.weights).cast::<f32>() as usize, contraction.n);
+        let known = match self.weights.matrices.get(&matrix) {
+            Some(known) => Arc::clone(known),
+            None => self.device.weights().matrix(&contraction.weights, contraction.n, || {
                 // Packing allocates, so the most that it will take is charged first: columns in whole vectors of 16,
                 // and at most two lines of padding for every vector of them.
                 let columns = contraction.n.next_multiple_of(16);
                 let bytes = contraction.k().saturating_add(8).saturating_mul(columns).saturating_mul(4);
-                self.charge(Purpose::Weights, &format!("weights of {}", contraction.label), bytes)?;
-                Packed::new(contraction)?
-            }
+                let what = format!("weights of {} of {}", contraction.label, self.plan.plan().name);
+                let charge = self.device.budget().charge(Purpose::Weights, &what, bytes as u64)?;
+                Ok((Packed::new(contraction)?, charge))
+            })?,
         };
-        let packed = Arc::new(packed);
-        self.packed.entry(matrix).or_insert_with(|| Arc::clone(&packed));
+        let packed = Arc::new(Packed::sharing(contraction, &known.value)?);
+        self.weights.matrices.insert(matrix, known);
         // Offsets within the seat are the contraction's own.
         let terms = contraction.terms.iter().map(|term| self.operand(term.storage, 0)).collect();
         Ok(Step::Contract { packed, terms, out: self.operand(contraction.out, 0) })
@@ -401,11 +371,17 @@ impl Preparation<'_> {
 
     fn bases(&mut self, layout: &Layout) -> Result<Box<[Base]>, DeviceError> {
         let storages = &self.plan.plan().storages;
-        let constants = storages.iter().map(|storage| match storage {
-            Storage::Constant { bytes, .. } => bytes.len(),
-            _ => 0,
+        let constants = storages.iter().filter_map(|storage| match storage {
+            Storage::Constant { label, bytes } => Some((label, bytes)),
+            _ => None,
         });
-        self.charge(Purpose::Weights, "constants", constants.sum())?;
+        for (label, bytes) in constants {
+            let held = self.device.weights().constant(bytes, || {
+                let what = format!("constant {label} of {}", self.plan.plan().name);
+                self.device.budget().charge(Purpose::Weights, &what, bytes.len() as u64)
+            })?;
+            self.weights.constants.push(held);
+        }
         let bases = storages.iter().enumerate().map(|(at, storage)| match storage {
             // An `Arc`'s contents follow two counts, so numbers in them are as aligned as counts are.
             Storage::Constant { bytes, .. } => Base::Constant(Arc::clone(bytes)),
@@ -420,7 +396,7 @@ impl Preparation<'_> {
         Ok(bases.collect())
     }
 
-    fn slot(&mut self, layout: &Layout, operands_max: usize) -> Result<SlotMemory, DeviceError> {
+    fn slot(&mut self) -> Result<SlotMemory, DeviceError> {
         let (mut inputs, mut outputs) =
             (vec![0; self.plan.signature().inputs.len()], vec![0; self.plan.signature().outputs.len()]);
         for storage in &self.plan.plan().storages {
@@ -443,6 +419,10 @@ impl Preparation<'_> {
             sizes.into_iter().map(|bytes| Bytes::zeroed(what, bytes)).collect::<Result<Box<[_]>, _>>()
         };
         let (inputs, outputs) = (staging("inputs", inputs)?, staging("outputs", outputs)?);
+        Ok(SlotMemory { inputs, outputs })
+    }
+
+    fn scratch(&mut self, layout: &Layout, operands_max: usize) -> Result<Box<[ThreadMemory]>, DeviceError> {
         let threads = self.device.threads();
         self.charge(Purpose::Scratch, "scratch", layout.bytes().saturating_mul(threads))?;
         let thread = || {
@@ -455,7 +435,7 @@ impl Preparation<'_> {
                 fault: None,
             })
         };
-        Ok(SlotMemory { inputs, outputs, threads: (0..threads).map(|_| thread()).collect::<Result<_, DeviceError>>()? })
+        (0..threads).map(|_| thread()).collect()
     }
 }
 

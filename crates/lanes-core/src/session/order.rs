@@ -109,13 +109,14 @@ impl Session {
         region: &Region,
         transfer: impl FnOnce() -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
-        let mut after = self.order();
+        // Whoever submits meanwhile does not wait with it.
+        let mut after = std::mem::take(&mut *self.order());
         region.store.reading(region.at, &mut after);
         let failed = after.iter().find_map(|earlier| earlier.wait().err());
         after.clear();
-        drop(after);
+        *self.order() = after;
         let result = match failed {
-            Some(cause) => Err(DeviceError::Upstream(Arc::new(cause))),
+            Some(cause) => Err(cause.upstream()),
             None => transfer(),
         };
         self.note(result)
