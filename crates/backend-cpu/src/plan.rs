@@ -380,7 +380,9 @@ impl Preparation<'_> {
                 let what = format!("constant {label} of {}", self.plan.plan().name);
                 self.device.budget().charge(Purpose::Weights, &what, bytes.len() as u64)
             })?;
-            self.weights.constants.push(held);
+            if !self.weights.constants.iter().any(|known| Arc::ptr_eq(known, &held)) {
+                self.weights.constants.push(held);
+            }
         }
         let bases = storages.iter().enumerate().map(|(at, storage)| match storage {
             // An `Arc`'s contents follow two counts, so numbers in them are as aligned as counts are.

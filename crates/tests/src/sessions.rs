@@ -181,7 +181,13 @@ pub fn regions(open: Open<'_>) {
     session.record("keeps", scratch).unwrap();
     let kept = kept.unwrap();
     assert_eq!(said(launch(&x, &kept, 4)), "invalid: region tmp is of plan keeps, not of session test");
+    let halved = |commands: &mut Commands<'_>| {
+        let tmp = commands.scratch("tmp", 128)?;
+        commands.dispatch(&add, &[4usize], &[4usize], &[x.read(), x.read(), tmp.slice(0..64)?.write()])
+    };
+    assert!(said(session.record("no", halved)).contains("part of region tmp: a kernel sees scratch"));
     let mut back = session.reserve(&[&x]).unwrap();
+    assert_eq!(said(other.readback(&mut back)), "invalid: region x is of session test, not of session other");
     session.free(&x).unwrap();
     let freed = "invalid: region x is stale: its memory was freed";
     assert_eq!(said(session.upload(&x, &[0; 64])), freed);
@@ -371,7 +377,7 @@ pub fn moves(open: Open<'_>) {
                 places.iter().zip(values).for_each(|(&at, value)| host[to][at] = value);
                 plan.push((Some(source), target, 0));
             } else {
-                let pattern = (step * 77 + round) as u32 * 0x0102_0305;
+                let pattern = ((step * 77 + round) as u32).wrapping_mul(0x0102_0305);
                 places.iter().enumerate().for_each(|(n, &at)| host[to][at] = pattern.to_le_bytes()[n % 4]);
                 plan.push((None, target, pattern));
             }

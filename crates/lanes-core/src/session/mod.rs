@@ -11,11 +11,7 @@
 //! - After a device failure everything is refused with that one cause.
 //! - Not here: what varies per stream (`lanes`), ONNX files (`lanes-model`).
 //!
-//! Two kernels, recorded once, replayed:
-//!
-//! ```
-//! # // The device here is a stand-in's: any backend's will do.
-//! ```
+//! `docs/sessions.md` has examples that are run.
 
 mod definition;
 mod kernels;

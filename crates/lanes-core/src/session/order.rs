@@ -87,7 +87,8 @@ fn without(region: plan::Region, covered: &[plan::Region]) -> Vec<plan::Region> 
 impl Session {
     /// Submits a recording after whoever wrote what it reads.
     pub(super) fn submit(&self, ready: &mut Ready) -> Result<Completion, DeviceError> {
-        ready.recording.stores.iter().try_for_each(|store| store.not_gone())?;
+        let mut memory = ready.recording.stores.iter().filter(|store| matches!(store.kind, Kind::Memory { .. }));
+        memory.try_for_each(|store| store.check(&[self.life()]))?;
         let mut after = self.order();
         let recording = Arc::clone(&ready.recording);
         for (at, region) in &ready.touched.reads {

@@ -130,7 +130,7 @@ impl<'a> Commands<'a> {
         self.recording
     }
 
-    /// What the next command is called in errors, profiles and traces.
+    /// What the next kernel or product is called in errors, profiles and traces; a move is called by its kind.
     pub fn label(&mut self, label: impl Into<String>) -> &mut Self {
         self.label = Some(label.into());
         self
@@ -298,6 +298,13 @@ impl<'a> Commands<'a> {
             )));
         }
         let window = ((start, end) != (0, region.store.bytes)).then_some(start..end);
+        if window.is_some() && matches!(region.store.kind, Kind::Scratch | Kind::Named) {
+            let label = region.label();
+            return Err(invalid(format!(
+                "part of region {label}: a kernel sees scratch, and what varies by seat, whole; memory that it is to see \
+                 in parts is allocated"
+            )));
+        }
         Ok(Argument::Buffer { storage, window, uses: vec![(region.at, *access)] })
     }
 

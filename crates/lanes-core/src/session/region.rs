@@ -112,13 +112,8 @@ impl Store {
         if self.life.ended.load(Ordering::Acquire) {
             return Err(invalid(format!("region {label} is stale: {own} has ended")));
         }
-        self.not_gone()
-    }
-
-    /// That it has not been freed.
-    pub fn not_gone(&self) -> Result<(), DeviceError> {
         if self.gone.load(Ordering::Acquire) {
-            return Err(invalid(format!("region {} is stale: its memory was freed", self.label)));
+            return Err(invalid(format!("region {label} is stale: its memory was freed")));
         }
         Ok(())
     }

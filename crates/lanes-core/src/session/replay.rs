@@ -87,6 +87,7 @@ impl Session {
     /// as many replays of it run as there are slots, and the device's own. What fails while it runs is in the completion.
     pub fn replay(&self, key: &str) -> Result<Completion, DeviceError> {
         self.usable()?;
+        let _replay = tracing::debug_span!("replay", session = %self.life().name, key).entered();
         let ready = self.ready(key)?;
         let mut ready = match ready.try_lock() {
             Ok(ready) => ready,
