@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
+use tracing::Span;
 
 /// One turn: forming, or in flight in `slot`. The vectors have one element a seat.
 pub(super) struct Turn {
@@ -33,6 +34,8 @@ pub(super) struct Turn {
     pub is_void: Vec<bool>,
     pub count: TurnCount,
     pub began: Instant,
+    /// From the start to the end, for hosts that collect spans.
+    pub span: Span,
     completion: Option<Completion>,
 }
 
@@ -45,6 +48,7 @@ impl Turn {
             is_void: Vec::with_capacity(max_seats),
             count: TurnCount::default(),
             began: Instant::now(),
+            span: Span::none(),
             completion: None,
         }
     }
@@ -138,6 +142,7 @@ impl Flight {
         turn.seats.clear();
         turn.rows.clear();
         turn.is_void.clear();
+        turn.span = Span::none();
         self.spare.push(turn);
     }
 

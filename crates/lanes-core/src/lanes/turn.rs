@@ -317,6 +317,7 @@ impl Engine {
         }
         turn.count.seats = turn.seats.len() as u64;
         turn.began = Instant::now();
+        turn.span = tracing::debug_span!("turn", model = %self.info.signature.name, seats = turn.seats.len());
         let waits = self.knobs.slots == 1 || !handed_off;
         match catch_unwind(AssertUnwindSafe(|| self.start(&turn))) {
             Ok(completion) if waits => self.end(shared, turn, completion.wait()),
@@ -327,6 +328,7 @@ impl Engine {
 
     /// Stacks the inputs and starts the turn. One that does not start has failed like any other, in its order.
     fn start(&mut self, turn: &Turn) -> Completion {
+        let _entered = turn.span.enter();
         let model = self.model.as_mut().expect("a closed engine forms no turn");
         for (at, port) in self.info.signature.inputs.iter().enumerate() {
             let staging = model.slot_input_mut(turn.slot, at);
