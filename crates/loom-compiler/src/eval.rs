@@ -151,7 +151,7 @@ pub fn unary(op: Unary, ty: ScalarType, x: u64) -> u64 {
     match op {
         Unary::NegI => x.wrapping_neg() & mask(width),
         Unary::AbsI => (signed(ty, x).wrapping_abs() as u64) & mask(width),
-        Unary::CtlzI => u64::from(x.leading_zeros() - (64 - width)),
+        Unary::CtlzI => u64::from((x & mask(width)).leading_zeros() - (64 - width)),
         Unary::CttzI => u64::from(x.trailing_zeros().min(width)),
         Unary::CtpopI => u64::from(x.count_ones()),
         Unary::SignI => (signed(ty, x).signum() as u64) & mask(width),
@@ -404,7 +404,7 @@ fn odd_from_u64(x: u64) -> f64 {
 }
 
 /// One element-wise op at its types, as the launch program and tile programs run it. Operand types are in the variants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Op {
     /// `(T) -> T`, unchanged.
     Move(ScalarType),

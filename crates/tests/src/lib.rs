@@ -16,6 +16,7 @@ pub mod flight;
 pub mod forks;
 pub mod kernels;
 pub mod memory;
+pub mod order;
 pub mod pipelined;
 pub mod plans;
 pub mod random;
@@ -137,6 +138,14 @@ macro_rules! conformance {
             #[test]
             fn plans_do_what_they_say() {
                 $crate::plans::random_plans($open);
+            }
+            #[test]
+            fn commands_are_ordered_as_their_bytes_need() {
+                $crate::order::random_plans();
+            }
+            #[test]
+            fn heads_that_write_columns_are_independent() {
+                $crate::order::heads();
             }
             #[test]
             fn a_seat_is_the_same_alone_and_in_company() {
