@@ -8,6 +8,8 @@
 //! - [`plan`]: recorded commands over declared storage; [`hazard`]: the order they need; [`scratch`]: where what lives
 //!   within a turn lies; [`planned`]: a plan on a device as a model that lanes can serve.
 //! - [`compile`]: kernels from text to images, in batches, through a cache.
+//! - [`session`]: resident memory, kernels and recorded plans, without lanes.
+//! - [`inference`]: what everything that runs on one device shares.
 //! - Not here: ONNX (`lanes-model`), kernel text (`loom-compiler`), any driver (`backend-*`).
 #![deny(unsafe_code)]
 
@@ -15,10 +17,12 @@ pub mod compile;
 pub mod device;
 pub mod dtype;
 pub mod hazard;
+pub mod inference;
 pub mod lanes;
 pub mod plan;
 pub mod planned;
 pub mod scratch;
+pub mod session;
 pub mod signature;
 
 pub use dtype::DType;

@@ -11,6 +11,7 @@
 //! - `kernels/*.loom` are kernels that the tests of several crates run, each against an expectation of its own.
 //! - Not here: how fast anything is, and what only one backend has.
 
+pub mod definitions;
 pub mod faulty;
 pub mod flight;
 pub mod forks;
@@ -22,6 +23,7 @@ pub mod plans;
 pub mod random;
 pub mod reference;
 pub mod residents;
+pub mod sessions;
 pub mod slots;
 
 use lanes_core::device::Device;
@@ -158,6 +160,62 @@ macro_rules! conformance {
             #[test]
             fn a_fault_fails_its_turn_alone() {
                 $crate::kernels::faults($open);
+            }
+            #[test]
+            fn a_session_of_two_kernels_is_recorded_and_replayed() {
+                $crate::sessions::two_kernels($open);
+            }
+            #[test]
+            fn regions_are_checked_and_bound_to_their_session() {
+                $crate::sessions::regions($open);
+            }
+            #[test]
+            fn sessions_open_by_index_for_a_target_and_in_a_context() {
+                $crate::sessions::opening($open);
+            }
+            #[test]
+            fn launches_take_the_numbers_that_the_kernel_lists() {
+                $crate::sessions::launches($open);
+            }
+            #[test]
+            fn recorded_moves_do_what_they_say() {
+                $crate::sessions::moves($open);
+            }
+            #[test]
+            fn recorded_products_are_exact_in_whole_numbers() {
+                $crate::sessions::products($open);
+            }
+            #[test]
+            fn a_fault_poisons_what_its_plan_writes_until_that_is_written() {
+                $crate::sessions::poison($open);
+            }
+            #[test]
+            fn a_session_whose_device_is_lost_says_so_to_everything() {
+                $crate::sessions::lost($open);
+            }
+            #[test]
+            fn replays_in_flight_are_ordered_and_bounded() {
+                $crate::sessions::in_flight($open);
+            }
+            #[test]
+            fn measurements_run_what_a_replay_runs() {
+                $crate::sessions::measures($open);
+            }
+            #[test]
+            fn definitions_chain_as_fragments_without_a_copy() {
+                $crate::definitions::fragments($open);
+            }
+            #[test]
+            fn definitions_refuse_what_does_not_fit_by_name() {
+                $crate::definitions::refusals($open);
+            }
+            #[test]
+            fn instances_of_a_definition_hold_its_weights_once() {
+                $crate::definitions::weights($open);
+            }
+            #[test]
+            fn a_laned_model_of_kernels_serves_streams() {
+                $crate::definitions::laned($open);
             }
             #[test]
             fn contractions_and_activations_are_near_f64() {

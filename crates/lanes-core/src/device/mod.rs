@@ -26,6 +26,7 @@ pub use completion::{Completer, Completion, Completions, Outcome};
 pub use error::DeviceError;
 pub use handle::{Buffer, BufferObject, Executable, ExecutableObject, Slot, SlotObject, StateRows};
 pub use poison::Ledger;
+pub(crate) use poison::minus;
 pub use turn::{RowCheck, TurnRows};
 
 use crate::lanes::{Capacity, RowId};

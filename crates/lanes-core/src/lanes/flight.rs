@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
+use tracing::Span;
 
 /// One turn: forming, or in flight in `slot`. The vectors have one element a seat.
 pub(super) struct Turn {
@@ -33,6 +34,8 @@ pub(super) struct Turn {
     pub is_void: Vec<bool>,
     pub count: TurnCount,
     pub began: Instant,
+    /// From its start to its end, for hosts that collect spans.
+    pub span: Span,
     completion: Option<Completion>,
 }
 
@@ -45,6 +48,7 @@ impl Turn {
             is_void: Vec::with_capacity(max_seats),
             count: TurnCount::default(),
             began: Instant::now(),
+            span: Span::none(),
             completion: None,
         }
     }
@@ -135,6 +139,7 @@ impl Flight {
 
     /// The slot of a turn that is over is free.
     pub fn retire(&mut self, mut turn: Turn) {
+        turn.span = Span::none();
         turn.seats.clear();
         turn.rows.clear();
         turn.is_void.clear();
