@@ -79,7 +79,7 @@ fn touched(command: &Command) -> Vec<Touched> {
         Command::Dispatch { arguments, .. } => {
             let mut all = Vec::new();
             for argument in arguments {
-                let Argument::Buffer { storage, uses } = argument else { continue };
+                let Argument::Buffer { storage, uses, .. } = argument else { continue };
                 for (region, access) in uses {
                     let (writes, reads) = (access.writes(), access.reads());
                     all.push(Touched { storage: *storage, bytes: run_bytes(*region), writes, reads });
@@ -111,7 +111,7 @@ fn oracle(plan: &Plan, seats: &[SeatRows], layout: Option<&Layout>) -> Order {
                 let id = touch.storage.0 as usize;
                 for (seat, rows) in seats.iter().enumerate() {
                     let (space, start) = match plan.storages[id] {
-                        Storage::Constant { .. } | Storage::SharedInput { .. } => (id, 0),
+                        Storage::Constant { .. } | Storage::SharedInput { .. } | Storage::Resident { .. } => (id, 0),
                         Storage::Input { bytes, .. } | Storage::Output { bytes, .. } => (id, seat * bytes),
                         Storage::State { bytes, .. } => {
                             let row = if touch.writes { rows.write } else { rows.read };
