@@ -21,7 +21,9 @@ const HIDDEN: usize = 16;
 /// A sequence and the sum of its tokens' log-probabilities.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
+    /// The tokens, first to last.
     pub tokens: Vec<i64>,
+    /// The sum, natural logarithms.
     pub score: f32,
 }
 
@@ -30,6 +32,7 @@ struct Beam {
     found: Found,
 }
 
+/// Searches, and prints the beams.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let runnable = serve(WIDTH as u32)?;
     for Found { tokens, score } in search(&runnable)? {

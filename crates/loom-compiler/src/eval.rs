@@ -12,6 +12,7 @@ use half::{bf16, f16};
 use crate::math;
 use crate::ops::{Binary, Classify, Convert, Element, FloatPredicate, IntPredicate, Ternary, Unary};
 use crate::types::ScalarType;
+use serde::{Deserialize, Serialize};
 
 /// The low `bits` of a word.
 const fn mask(bits: u32) -> u64 {
@@ -404,7 +405,7 @@ fn odd_from_u64(x: u64) -> f64 {
 }
 
 /// One element-wise op at its types, as the launch program and tile programs run it. Operand types are in the variants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Op {
     /// `(T) -> T`, unchanged.
     Move(ScalarType),

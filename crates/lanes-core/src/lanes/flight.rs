@@ -34,7 +34,7 @@ pub(super) struct Turn {
     pub is_void: Vec<bool>,
     pub count: TurnCount,
     pub began: Instant,
-    /// From its start to its end, for hosts that collect spans.
+    /// From the start to the end, for hosts that collect spans.
     pub span: Span,
     completion: Option<Completion>,
 }
@@ -139,10 +139,10 @@ impl Flight {
 
     /// The slot of a turn that is over is free.
     pub fn retire(&mut self, mut turn: Turn) {
-        turn.span = Span::none();
         turn.seats.clear();
         turn.rows.clear();
         turn.is_void.clear();
+        turn.span = Span::none();
         self.spare.push(turn);
     }
 

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::Instant;
-use tracing::{Span, debug_span};
+use tracing::Span;
 
 /// What `Engine::step` came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -318,7 +318,7 @@ impl Engine {
         }
         turn.count.seats = turn.seats.len() as u64;
         turn.began = Instant::now();
-        turn.span = debug_span!("turn", model = %self.info.signature.name, seats = turn.count.seats);
+        turn.span = tracing::debug_span!("turn", model = %self.info.signature.name, seats = turn.seats.len());
         let waits = self.knobs.slots == 1 || !handed_off;
         match catch_unwind(AssertUnwindSafe(|| self.start(&turn))) {
             Ok(completion) if waits => self.end(shared, turn, completion.wait()),
@@ -329,7 +329,7 @@ impl Engine {
 
     /// Stacks the inputs and starts the turn. One that does not start has failed like any other, in its order.
     fn start(&mut self, turn: &Turn) -> Completion {
-        let _turn = turn.span.enter();
+        let _entered = turn.span.enter();
         let model = self.model.as_mut().expect("a closed engine forms no turn");
         for (at, port) in self.info.signature.inputs.iter().enumerate() {
             let staging = model.slot_input_mut(turn.slot, at);
