@@ -311,7 +311,7 @@ impl Stream {
         Pending { handle: Arc::clone(&self.handle), ticket: Some(Arc::clone(&job.ticket)), span }
     }
 
-    /// For hosts that collect spans; it costs nothing when nobody does.
+    /// Of a call, or of what stands in line like one, for hosts that collect spans; it costs nothing when nobody does.
     fn span(&self) -> Span {
         debug_span!("call", model = %self.handle.shared.info.signature.name, lane = self.lane().index())
     }

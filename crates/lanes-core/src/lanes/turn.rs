@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::Instant;
+use tracing::Span;
 
 /// What `Engine::step` came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -348,6 +349,8 @@ impl Engine {
 
     /// The turn has ended: its seats are answered, or wait to be seated again, and its slot is free.
     fn end(&mut self, shared: &Arc<Shared>, mut turn: Turn, result: Result<Outcome, DeviceError>) {
+        let span = std::mem::replace(&mut turn.span, Span::none());
+        let _turn = span.enter();
         let handed_out = match result {
             Ok(outcome) => catch_unwind(AssertUnwindSafe(|| self.hand_out(&mut turn, outcome))),
             Err(error) => Ok(Err(error)),
