@@ -9,7 +9,7 @@
 //! - `elsewhere`: the compute thread sleeps for that time, as an accelerator's work takes no core of the host.
 //! - `on a core`: it keeps a core busy. On two cores this leaves the driving thread no core of its own.
 
-use lanes_core::device::{Completer, Completion, CompletionSource, DeviceError, Outcome};
+use lanes_core::device::{Completer, Completion, Completions, DeviceError, Outcome};
 use lanes_core::lanes::{Capacity, LanedModel, LanesBuilder, Refusal, Runnable, SeatRows, Value};
 use lanes_core::{DType, Port, Scope, Signature};
 use std::sync::mpsc;
@@ -38,7 +38,7 @@ struct Summer {
 struct SummerSlot {
     x: Vec<f32>,
     y: Vec<f32>,
-    source: CompletionSource,
+    source: Completions,
 }
 
 impl Summer {

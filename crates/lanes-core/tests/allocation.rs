@@ -1,6 +1,6 @@
 //! A call allocates nothing once its stream has made some: on no thread, in no form that has room for its answer.
 
-use lanes_core::device::{Completer, Completion, CompletionSource, DeviceError, Outcome};
+use lanes_core::device::{Completer, Completion, Completions, DeviceError, Outcome};
 use lanes_core::lanes::{Capacity, LanedModel, LanesBuilder, Refusal, SeatRows, Stream, Value};
 use lanes_core::{DType, Port, Scope, Signature};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -88,7 +88,7 @@ impl LanedModel for Adder {
 
 /// Two `Adder`s that share their rows, whose turns end on another thread.
 struct Pipelined {
-    slots: [(Adder, CompletionSource); 2],
+    slots: [(Adder, Completions); 2],
     /// The slot of the last turn.
     last: usize,
     ending: Arc<(Mutex<Ending>, Condvar)>,
@@ -114,7 +114,7 @@ impl Pipelined {
                 completer.complete(Ok(Outcome::default()));
             }
         });
-        let slot = || (Adder::new(), CompletionSource::default());
+        let slot = || (Adder::new(), Completions::default());
         Self { slots: [slot(), slot()], last: 0, ending }
     }
 }

@@ -11,12 +11,15 @@
 //! - `kernels/*.loom` are kernels that the tests of several crates run, each against an expectation of its own.
 //! - Not here: how fast anything is, and what only one backend has.
 
+pub mod faulty;
+pub mod flight;
 pub mod kernels;
 pub mod memory;
 pub mod pipelined;
 pub mod plans;
 pub mod random;
 pub mod reference;
+pub mod residents;
 pub mod slots;
 
 use lanes_core::device::Device;
@@ -57,6 +60,78 @@ macro_rules! conformance {
             #[test]
             fn streams_over_several_slots_are_those_of_one() {
                 $crate::pipelined::streams($open);
+            }
+            #[test]
+            fn slots_are_apart_and_end_in_order() {
+                $crate::flight::slots($open);
+            }
+            #[test]
+            fn what_need_not_overlap_is_queued_behind_what_does() {
+                $crate::flight::behind($open);
+            }
+            #[test]
+            fn a_slot_dropped_in_flight_comes_back() {
+                $crate::flight::dropped($open);
+            }
+            #[test]
+            fn queued_work_can_be_cancelled() {
+                $crate::flight::cancelled($open);
+            }
+            #[test]
+            fn what_follows_a_later_failure_is_not_run() {
+                $crate::flight::failed($open);
+            }
+            #[test]
+            fn host_calls_come_after_what_was_submitted() {
+                $crate::flight::host_calls($open);
+            }
+            #[test]
+            fn work_submitted_without_waiting_is_done_in_order() {
+                $crate::flight::random_order($open);
+            }
+            #[test]
+            fn the_queue_is_bounded() {
+                $crate::flight::bounded($open);
+            }
+            #[test]
+            fn a_device_dropped_with_work_queued_ends_it() {
+                $crate::flight::closed($open);
+            }
+            #[test]
+            fn panics_of_the_host_are_contained() {
+                $crate::flight::host_panics($open);
+            }
+            #[test]
+            fn kernels_see_their_windows_of_resident_memory() {
+                $crate::residents::windows($open);
+            }
+            #[test]
+            fn plans_over_resident_memory_do_what_they_say() {
+                $crate::residents::random_plans($open);
+            }
+            #[test]
+            fn what_cannot_be_bound_is_refused() {
+                $crate::residents::refusals($open);
+            }
+            #[test]
+            fn bytes_are_copied_between_buffers() {
+                $crate::residents::copies($open);
+            }
+            #[test]
+            fn host_visible_memory_is_shown_in_place() {
+                $crate::residents::mapped($open);
+            }
+            #[test]
+            fn a_later_fault_fails_its_turn_alone() {
+                $crate::kernels::later_faults($open);
+            }
+            #[test]
+            fn a_device_may_be_dropped_by_a_task_it_wakes() {
+                $crate::flight::closed_by_its_own_task($open);
+            }
+            #[test]
+            fn a_crowd_waits_in_no_ring() {
+                $crate::flight::crowd($open);
             }
             #[test]
             fn plans_do_what_they_say() {

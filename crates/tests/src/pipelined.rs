@@ -24,15 +24,15 @@ pub fn streams(open: Open<'_>) {
     let mut random = Random(7);
     let inputs: Vec<Vec<Vec<u8>>> =
         (0..STREAMS).map(|_| (0..CALLS).map(|_| f32_bytes(&mut random, port.elements())).collect()).collect();
-    let mut alone = vec![Vec::new(); STREAMS];
-    for (inputs, answers) in inputs.iter().zip(&mut alone) {
-        let stream = one.spawn_blocking().expect("a lane is free");
-        for bytes in inputs {
-            let value = Value { dtype: port.dtype, shape: &port.shape, bytes };
-            let outputs = stream.call_blocking(&[value]).expect("it is served");
-            answers.push(outputs.bytes(0).expect("one output").to_vec());
-        }
-    }
+    let value = |bytes| Value { dtype: port.dtype, shape: &port.shape, bytes };
+    let alone: Vec<Vec<Vec<u8>>> = inputs
+        .iter()
+        .map(|inputs| {
+            let stream = one.spawn_blocking().expect("a lane is free");
+            let call = |input| stream.call_blocking(&[value(input)]).expect("it is served");
+            inputs.iter().map(|input| call(input).bytes(0).expect("one output").to_vec()).collect()
+        })
+        .collect();
     assert!(alone[0][0] != alone[0][1] && alone[0][0] != alone[1][0], "state and input show in the answer");
     let slots_max = device.capabilities().slots_max;
     for slots in 1..=slots_max.min(3) {
@@ -42,8 +42,7 @@ pub fn streams(open: Open<'_>) {
         for call in 0..CALLS {
             for (at, stream) in streams.iter().enumerate() {
                 let tag = (call * STREAMS + at) as u64;
-                let value = Value { dtype: port.dtype, shape: &port.shape, bytes: &inputs[at][call] };
-                reaper.submit(stream, tag, &[value]).expect("there is room");
+                reaper.submit(stream, tag, &[value(&inputs[at][call])]).expect("there is room");
             }
             // The queue holds four calls a lane.
             let room = 2 * STREAMS;

@@ -18,12 +18,14 @@ mod budget;
 mod completion;
 mod error;
 mod handle;
+mod poison;
 mod turn;
 
 pub use budget::{Budget, Charge, MemoryUse, Purpose};
-pub use completion::{Completer, Completion, CompletionSource, Outcome};
+pub use completion::{Completer, Completion, Completions, Outcome};
 pub use error::DeviceError;
 pub use handle::{Buffer, BufferObject, Executable, ExecutableObject, Slot, SlotObject, StateRows};
+pub use poison::Ledger;
 pub use turn::{RowCheck, TurnRows};
 
 use crate::lanes::{Capacity, RowId};
@@ -179,6 +181,11 @@ impl PrepareOptions<'_> {
                     crate::plan::WINDOW_ALIGN
                 ));
             };
+            // Rows are written by turns of any number of seats, in any order within one.
+            let states = plan.signature().states.iter().zip(self.states);
+            if let Some((spec, _)) = states.into_iter().find(|(_, state)| state.buffer().is(&resident.buffer)) {
+                return invalid(format!("resident memory {binding} lies in the rows of state {}", spec.input));
+            }
             for (other, before, before_end, before_written) in &spans {
                 let meet = before.buffer.is(&resident.buffer) && before.offset < end && resident.offset < *before_end;
                 if meet && (written || *before_written) {
@@ -218,6 +225,12 @@ pub enum RowOp {
 /// One open device. The same calls give the same results on every backend; `backend-cpu` is the reference.
 ///
 /// A handle of another device is [`DeviceError::Invalid`]. Once a device is lost, every call says so at once.
+///
+/// What was submitted is done in the order of submission as far as it touches the same buffers, transfers of the host
+/// included, which wait for no more than that. Work that is queued and bounded never waits in the caller: a submission
+/// finds room or is [`DeviceError::Busy`]. A device that is dropped ends what it has not begun as
+/// [`DeviceError::Cancelled`], so nobody waits for ever. Code of the host that is called back (tasks, visitors of
+/// [`map`](Self::map)) may panic without harm to others; it must not wait for work of the device that calls it.
 pub trait Device: Send + Sync {
     /// What it is and can do.
     fn capabilities(&self) -> &Capabilities;
@@ -262,8 +275,9 @@ pub trait Device: Send + Sync {
     fn lease(&self, executable: &Executable) -> Result<Slot, DeviceError>;
 
     /// Starts one turn over the inputs stacked in `slot`, once `after` have succeeded; when one of them failed, the
-    /// completion is [`DeviceError::Upstream`] and nothing was run. `Busy` while the slot is in flight: nothing is
-    /// queued and the call may be made again. Completions of one device finish in the order submitted.
+    /// completion is [`DeviceError::Upstream`] and nothing was run. `Busy` while the slot is in flight or the queue is
+    /// full: nothing is queued and the call may be made again. Completions of one device finish in the order submitted;
+    /// one that is [cancelled](Completion::cancel) before its turn has begun ends as [`DeviceError::Cancelled`] then.
     ///
     /// The completion is [`DeviceError::Fault`] when the turn failed and was contained: the rows it was to write and its
     /// outputs hold anything, all else is as it was.
