@@ -9,7 +9,7 @@ use std::fmt::Write;
 use backend_cpu::isa::Isa;
 use backend_cpu::tile::{TileScratch, run_slices};
 use loom_compiler::interp::{self, Argument, Limits};
-use loom_compiler::{Module, tile};
+use loom_compiler::{CpuImage, Module, compile_cpu, tile};
 
 /// A deterministic source of choices.
 struct Dice(u64);
@@ -516,7 +516,10 @@ fn compare(seed: u64, scratch: &mut [TileScratch]) {
     let case = generate(seed);
     let module = Module::parse("random", &case.text).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
     let kernel = module.specialise("k", &BTreeMap::new()).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
-    let image = tile::compile(&kernel).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
+    let compiled = tile::compile(&kernel).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
+    // What runs has been through bytes, as from a cache.
+    let image = CpuImage::decode(&compiled.encode().unwrap()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    assert_eq!(image, compiled, "seed {seed}");
     let geometry = image.launch.geometry(&[]).unwrap();
     assert_eq!(geometry.workgroups, case.grid.map(|g| g as u32));
     let all = case.grid.iter().product::<usize>() * case.size.iter().product::<usize>();
@@ -579,4 +582,52 @@ fn random_kernels_give_the_interpreters_bits() {
     for seed in 0..cases {
         compare(seed, &mut scratch);
     }
+}
+
+/// Bytes that were altered are refused, or run without touching anything but their buffers: to the end, to a fault, never to
+/// a panic. In a debug build arithmetic and indices are checked, too.
+#[test]
+fn altered_images_are_refused_or_run_within_their_buffers() {
+    let cases = std::env::var("TILE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
+    let mut scratch = TileScratch::default();
+    scratch.set_step_limit(500);
+    let (mut refused, mut ran, mut faults) = (0, 0, 0);
+    for seed in 0..cases {
+        let image = compile_cpu("random", &generate(seed).text, "k", &BTreeMap::new()).unwrap();
+        let good = image.encode().unwrap();
+        let mut dice = Dice(seed.wrapping_mul(77) | 1);
+        for _ in 0..100 {
+            let mut bytes = good.clone();
+            for _ in 0..1 + dice.below(3) {
+                let at = dice.below(bytes.len());
+                match dice.below(4) {
+                    0 => bytes[at] ^= 1 << dice.below(8),
+                    1 => bytes[at] = dice.next() as u8,
+                    2 => bytes[at] = bytes[at].wrapping_add(1),
+                    _ => bytes[at] = bytes[dice.below(good.len())],
+                }
+            }
+            let image = match CpuImage::decode(&bytes) {
+                Ok(image) => image,
+                Err(_) => {
+                    refused += 1;
+                    continue;
+                }
+            };
+            let workload = vec![2; image.launch.workload.len()];
+            let Ok(mut geometry) = image.launch.geometry(&workload) else {
+                continue;
+            };
+            geometry.workgroups = geometry.workgroups.map(|count| count.min(3));
+            let mut buffers = vec![vec![0x5au8; 3000]; image.parameters.len()];
+            let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
+            let scalars = vec![dice.next() >> dice.below(64); image.parameters.len()];
+            match run_slices(&image, &geometry, &mut slices, &scalars, &mut scratch) {
+                Ok(()) => ran += 1,
+                Err(_) => faults += 1,
+            }
+        }
+    }
+    // Else this would be a test of nothing.
+    assert!(refused > cases && ran > cases && faults > cases, "{refused} refused, {ran} ran, {faults} faults");
 }

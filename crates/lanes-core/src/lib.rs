@@ -7,9 +7,11 @@
 //! - [`device`]: what every backend implements; buffers, images, executables, completions.
 //! - [`plan`]: recorded commands over declared storage; [`hazard`]: the order they need; [`scratch`]: where what lives
 //!   within a turn lies; [`planned`]: a plan on a device as a model that lanes can serve.
+//! - [`compile`]: kernels from text to images, in batches, through a cache.
 //! - Not here: ONNX (`lanes-model`), kernel text (`loom-compiler`), any driver (`backend-*`).
 #![deny(unsafe_code)]
 
+pub mod compile;
 pub mod device;
 pub mod dtype;
 pub mod hazard;

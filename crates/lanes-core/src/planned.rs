@@ -10,10 +10,10 @@ use crate::device::{
     Completion, Device, DeviceError, Executable, MemoryUse, Placement, PrepareOptions, Purpose, RowCheck, Slot,
     StateRows,
 };
-use crate::lanes::{Capacity, LanedModel, Refusal, RowId, SeatRows};
-use crate::plan::Plan;
+use crate::lanes::{Capacity, Identity, LanedModel, Refusal, RowId, SeatRows};
+use crate::plan::{Plan, identity};
 use crate::{DType, Port, Scope, Signature, StateSpec};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A model made of one plan.
 pub struct PlannedModel {
@@ -24,6 +24,8 @@ pub struct PlannedModel {
     planned: Signature,
     reasons: Vec<String>,
     prepared: Option<Prepared>,
+    /// Computed when first asked for: it reads all weights.
+    identity: OnceLock<Identity>,
 }
 
 struct Prepared {
@@ -56,7 +58,7 @@ impl PlannedModel {
         if let Err(error) = plan.check(&planned) {
             return Err(error.of_plan(&plan.name));
         }
-        Ok(Self { device, plan, signature, planned, reasons, prepared: None })
+        Ok(Self { device, plan, signature, planned, reasons, prepared: None, identity: OnceLock::new() })
     }
 
     /// The plan.
@@ -125,13 +127,14 @@ impl PlannedModel {
         states.collect()
     }
 
-    /// The bytes that state `state` has in `row`, for tests and snapshots.
-    pub fn read_row(&self, state: usize, row: RowId, into: &mut [u8]) -> Result<(), DeviceError> {
-        let Some(rows) = self.states().get(state).filter(|rows| rows.row_bytes() == into.len()) else {
-            let what = format!("no state {state} with rows of {} bytes is prepared", into.len());
+    /// Where state `state` has `row`, if its rows are `bytes` long.
+    fn place(&self, state: usize, row: RowId, bytes: usize) -> Result<(&StateRows, u64), DeviceError> {
+        let Some(rows) = self.states().get(state).filter(|rows| rows.row_bytes() == bytes && row.0 < rows.rows())
+        else {
+            let what = format!("{row} of {bytes} bytes of state {state} of {}: none such is prepared", self.plan.name);
             return Err(DeviceError::Invalid { what });
         };
-        self.device.read(rows.buffer(), u64::from(row.0) * rows.row_bytes() as u64, into)
+        Ok((rows, u64::from(row.0) * bytes as u64))
     }
 }
 
@@ -222,5 +225,22 @@ impl LanedModel for PlannedModel {
 
     fn device_bytes(&self) -> u64 {
         self.memory().total()
+    }
+
+    fn identity(&self) -> Result<Identity, DeviceError> {
+        Ok(*self.identity.get_or_init(|| identity(&self.plan, &self.signature)))
+    }
+
+    fn read_row(&self, state: usize, row: RowId, into: &mut [u8]) -> Result<(), DeviceError> {
+        let (rows, offset) = self.place(state, row, into.len())?;
+        self.device.read(rows.buffer(), offset, into)
+    }
+
+    fn write_row(&mut self, state: usize, row: RowId, bytes: &[u8]) -> Result<(), DeviceError> {
+        let (rows, offset) = self.place(state, row, bytes.len())?;
+        if row == rows.initial_row() {
+            return Err(DeviceError::Invalid { what: format!("{row} of {} is the initial row", self.plan.name) });
+        }
+        self.device.write(rows.buffer(), offset, bytes)
     }
 }

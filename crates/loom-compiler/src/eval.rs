@@ -12,6 +12,7 @@ use half::{bf16, f16};
 use crate::math;
 use crate::ops::{Binary, Classify, Convert, Element, FloatPredicate, IntPredicate, Ternary, Unary};
 use crate::types::ScalarType;
+use serde::{Deserialize, Serialize};
 
 /// The low `bits` of a word.
 const fn mask(bits: u32) -> u64 {
@@ -151,7 +152,7 @@ pub fn unary(op: Unary, ty: ScalarType, x: u64) -> u64 {
     match op {
         Unary::NegI => x.wrapping_neg() & mask(width),
         Unary::AbsI => (signed(ty, x).wrapping_abs() as u64) & mask(width),
-        Unary::CtlzI => u64::from(x.leading_zeros() - (64 - width)),
+        Unary::CtlzI => u64::from((x & mask(width)).leading_zeros() - (64 - width)),
         Unary::CttzI => u64::from(x.trailing_zeros().min(width)),
         Unary::CtpopI => u64::from(x.count_ones()),
         Unary::SignI => (signed(ty, x).signum() as u64) & mask(width),
@@ -404,7 +405,7 @@ fn odd_from_u64(x: u64) -> f64 {
 }
 
 /// One element-wise op at its types, as the launch program and tile programs run it. Operand types are in the variants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Op {
     /// `(T) -> T`, unchanged.
     Move(ScalarType),

@@ -15,13 +15,14 @@ use std::fmt;
 use crate::launch::LaunchProgram;
 use crate::ops::{Flags, OpKind};
 use crate::types::{ScalarType, Type};
+use serde::{Deserialize, Serialize};
 
 /// A value of one body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ValueId(pub u32);
 
 /// A block of one body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BlockId(pub u32);
 
 impl ValueId {
@@ -51,7 +52,7 @@ impl fmt::Display for BlockId {
 }
 
 /// A byte range of the source text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// First byte.
     pub start: u32,
@@ -60,7 +61,7 @@ pub struct Span {
 }
 
 /// What is known of a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Value {
     /// Its type. View extents and strides may name other values.
     pub ty: Type,
@@ -69,7 +70,7 @@ pub struct Value {
 }
 
 /// One operation. [`OpKind`] says what the lists hold, in which order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Op {
     /// What it does.
     pub kind: OpKind,
@@ -107,7 +108,7 @@ impl Op {
 }
 
 /// A straight list of ops, the last one a terminator.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// Values given to the block by its owner: parameters, an induction variable, carried values.
     pub arguments: Vec<ValueId>,
@@ -116,7 +117,7 @@ pub struct Block {
 }
 
 /// The code of a kernel (or of its launch region).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Body {
     /// Indexed by [`ValueId`].
     pub values: Vec<Value>,
@@ -155,7 +156,7 @@ impl Body {
 }
 
 /// One argument of the device ABI, in the order of the `launch(..)` signature.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parameter {
     /// The SSA name in the source, without `%`.
     pub name: String,
@@ -164,7 +165,7 @@ pub struct Parameter {
 }
 
 /// What a launch argument carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ParameterKind {
     /// A binding: bytes.
     Buffer,

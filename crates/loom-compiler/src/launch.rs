@@ -9,6 +9,7 @@ use crate::eval::{self, Op};
 use crate::ir::{self, BlockId, Body, Parameter, ParameterKind, ValueId};
 use crate::ops::{Family, IntPredicate, OpKind};
 use crate::types::{ScalarType, Type};
+use serde::{Deserialize, Serialize};
 
 /// Values that are kept on the stack.
 const INLINE_VALUES: usize = 64;
@@ -58,7 +59,7 @@ pub enum LaunchError {
 }
 
 /// The specialised launch region of a kernel.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchProgram {
     /// Workload arguments, one 64-bit slot each.
     pub workload: Vec<Parameter>,

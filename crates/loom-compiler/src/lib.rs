@@ -33,4 +33,8 @@ pub mod types;
 pub use diag::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
 pub use image::compile_cpu;
 pub use module::{MAX_SOURCE_BYTES, Module};
-pub use tile::CpuImage;
+pub use tile::{CpuImage, ImageError, MAX_IMAGE_BYTES};
+
+/// This compiler: the crate's version, and a name for the state of its sources. Two with one version make the same images of
+/// the same text and read each other's encoded ones.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+", env!("LOOM_COMPILER_SOURCES"));

@@ -7,8 +7,10 @@
 //!
 //! - Not here: how an op is spelled (`build`), and which values it takes (`ir::Op`).
 
+use serde::{Deserialize, Serialize};
+
 /// One operand, one result, same type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Unary {
     /// `0 - x`, wrapping.
     NegI,
@@ -151,7 +153,7 @@ impl Unary {
 }
 
 /// Two operands, one result, same type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Binary {
     /// Sum, wrapping.
     AddI,
@@ -269,7 +271,7 @@ impl Binary {
 }
 
 /// Three operands, one result, same type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Ternary {
     /// `a·b + c` with one rounding.
     FmaF,
@@ -280,7 +282,7 @@ pub enum Ternary {
 }
 
 /// Comparison of integers, `index` or `offset`. On `i1` signed predicates see true as −1, unsigned as 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the language's own predicates")]
 pub enum IntPredicate {
     Eq,
@@ -296,7 +298,7 @@ pub enum IntPredicate {
 }
 
 /// Comparison of floats: `O..` is false when an operand is NaN, `U..` true.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the language's own predicates")]
 pub enum FloatPredicate {
     Oeq,
@@ -316,7 +318,7 @@ pub enum FloatPredicate {
 }
 
 /// A float in, an `i1` out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Classify {
     /// NaN.
     IsNan,
@@ -327,7 +329,7 @@ pub enum Classify {
 }
 
 /// A change of type; the operand's and the result's element types say from and to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Convert {
     /// To a wider integer (or `index`, `offset`), copying the sign bit. `i1` true becomes −1.
     ExtSI,
@@ -352,7 +354,7 @@ pub enum Convert {
 }
 
 /// What combines the values of a reduction or a collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the binary op of its name")]
 pub enum Combine {
     AddI,
@@ -396,7 +398,7 @@ impl Combine {
 }
 
 /// An axis of the launch geometry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "x, y, z")]
 pub enum Axis {
     X,
@@ -418,7 +420,7 @@ impl Axis {
 /// Where a work-item is. All results are `index`. The flat local id is `x + sx·(y + sy·z)`.
 ///
 /// Workgroup and subgroup sizes are constants, so specialisation leaves none of their ops behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum IdKind {
     /// Position in the workgroup.
     WorkItem(Axis),
@@ -438,7 +440,7 @@ pub enum IdKind {
 pub const SUBGROUP_SIZE: u32 = 32;
 
 /// Where a shuffle reads, inside clusters of `width` lanes; `l` is the lane in its cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ShuffleMode {
     /// Lane `l ^ offset`.
     Xor,
@@ -451,7 +453,7 @@ pub enum ShuffleMode {
 }
 
 /// Which memory scratch lives in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Space {
     /// One storage per workgroup.
     Workgroup,
@@ -460,7 +462,7 @@ pub enum Space {
 }
 
 /// Who meets at a barrier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BarrierScope {
     /// The work-items of one subgroup.
     Subgroup,
@@ -469,7 +471,7 @@ pub enum BarrierScope {
 }
 
 /// Permissions of a float op; ignoring them is always correct. A set of bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Flags(pub u16);
 
 impl Flags {
@@ -506,7 +508,7 @@ impl Flags {
 }
 
 /// What an op does. [`crate::ir::Op`] holds its operands, results and blocks in the order written here.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OpKind {
     /// `() -> T`: these bits, in every lane.
     Constant(u64),

@@ -7,9 +7,10 @@
 use std::fmt;
 
 use crate::ir::ValueId;
+use serde::{Deserialize, Serialize};
 
 /// The type of one number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ScalarType {
     /// A logical coordinate or count: signed, 64 bits.
     Index,
@@ -126,7 +127,7 @@ impl fmt::Display for ScalarType {
 }
 
 /// An extent or a stride: a constant, or an `index` value that dominates its use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Dim {
     /// Known now.
     Static(u64),
@@ -154,7 +155,7 @@ impl fmt::Display for Dim {
 }
 
 /// A register value of several lanes, row-major: rank at least 1.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VectorType {
     /// The type of one lane.
     pub element: ScalarType,
@@ -175,7 +176,7 @@ pub const MAX_LANES: u64 = 4096;
 /// A typed window on a buffer. The value at run time is (buffer, byte offset); extents and strides are part of the type.
 ///
 /// Element `[i0..ik]` lies at byte `offset + element.bytes() * (i0*strides[0] + .. + ik*strides[k])` of the buffer.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ViewType {
     /// The type of one element.
     pub element: ScalarType,
@@ -186,7 +187,7 @@ pub struct ViewType {
 }
 
 /// The type of a value.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Type {
     /// One number.
     Scalar(ScalarType),

@@ -13,8 +13,10 @@
 
 pub mod faulty;
 pub mod flight;
+pub mod forks;
 pub mod kernels;
 pub mod memory;
+pub mod order;
 pub mod pipelined;
 pub mod plans;
 pub mod random;
@@ -138,6 +140,14 @@ macro_rules! conformance {
                 $crate::plans::random_plans($open);
             }
             #[test]
+            fn commands_are_ordered_as_their_bytes_need() {
+                $crate::order::random_plans();
+            }
+            #[test]
+            fn heads_that_write_columns_are_independent() {
+                $crate::order::heads();
+            }
+            #[test]
             fn a_seat_is_the_same_alone_and_in_company() {
                 $crate::plans::company($open);
             }
@@ -152,6 +162,18 @@ macro_rules! conformance {
             #[test]
             fn contractions_and_activations_are_near_f64() {
                 $crate::plans::activations($open);
+            }
+            #[test]
+            fn forks_share_a_row_until_they_part() {
+                $crate::forks::forks($open);
+            }
+            #[test]
+            fn checkpoints_are_gone_back_to() {
+                $crate::forks::checkpoints($open);
+            }
+            #[test]
+            fn snapshots_go_on_elsewhere() {
+                $crate::forks::snapshots($open);
             }
         }
     };

@@ -19,6 +19,7 @@ use loom_compiler::launch::Geometry;
 use loom_compiler::tile::CpuImage;
 
 use crate::isa::Isa;
+use std::borrow::Cow;
 
 /// One launch argument.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +47,7 @@ pub enum Fault {
         /// The kernel's export name.
         kernel: String,
         /// The op's spelling.
-        op: &'static str,
+        op: Cow<'static, str>,
         /// Where it was written.
         at: u32,
         /// The first byte that was asked for, as a signed offset.
@@ -62,7 +63,7 @@ pub enum Fault {
         /// The kernel's export name.
         kernel: String,
         /// The loop's spelling.
-        op: &'static str,
+        op: Cow<'static, str>,
         /// Where it was written.
         at: u32,
         /// The budget.

@@ -392,7 +392,7 @@ impl Run<'_> {
         let site = &self.program.sites[site.0 as usize];
         Err(Box::new(Fault::Steps {
             kernel: self.name.to_owned(),
-            op: site.op,
+            op: site.op.clone(),
             at: site.span.start,
             limit: self.step_limit,
         }))

@@ -1,5 +1,6 @@
 //! What a caller of a stream can be told: one variant per reaction.
 
+use super::snapshot::SnapshotError;
 use super::table::LaneId;
 use crate::DType;
 use crate::device::DeviceError;
@@ -9,12 +10,25 @@ use std::sync::Arc;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// Every lane is held. Drop a stream, or serve from another runnable.
-    #[error("all {lanes} lanes are held")]
+    /// Too few lanes are free. Drop a stream, or serve from another runnable.
+    #[error("{asked} {} asked for, and {free} of {lanes} are free", if *asked == 1 { "lane was" } else { "lanes were" })]
     Full {
+        /// How many were asked for.
+        asked: u32,
+        /// How many nobody holds.
+        free: u32,
         /// How many lanes there are.
         lanes: u32,
     },
+    /// Every checkpoint is held. Drop one, or build the runnable with more.
+    #[error("all {checkpoints} checkpoints are held; the builder's `checkpoints` or LANES_CHECKPOINTS makes room")]
+    NoCheckpoint {
+        /// How many there are.
+        checkpoints: u32,
+    },
+    /// The stream has no snapshot, or the snapshot was not restored. No lane has changed.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// The queue is at its bound. Nothing was queued; call again later, or use a form that waits.
     #[error("busy: {depth} requests are queued, which is the bound")]
     Busy {
@@ -123,6 +137,12 @@ pub enum InputError {
     #[error("the stream on {lane} belongs to another runnable than the reaper")]
     Foreign {
         /// Its lane there.
+        lane: LaneId,
+    },
+    /// A stream was told to go back to a checkpoint of another runnable.
+    #[error("the checkpoint belongs to another runnable than the stream on {lane}")]
+    ForeignCheckpoint {
+        /// The stream's lane.
         lane: LaneId,
     },
     /// The bytes do not fill the shape, or an output buffer has another size than its output.

@@ -18,7 +18,7 @@
 use super::model::{RowId, SeatRows};
 use super::queue::Entry;
 use super::stats::TurnCount;
-use super::table::{LaneTable, Lease};
+use super::table::{LaneId, LaneTable, Lease};
 use crate::device::{Completion, DeviceError, Outcome};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -92,6 +92,12 @@ impl Flight {
     /// Whether nothing is in flight, nor waits to be seated again.
     pub fn is_quiet(&self) -> bool {
         self.turns.is_empty() && self.unseated.is_empty()
+    }
+
+    /// Whether a call of the lane is in flight, or waits to be seated again.
+    pub fn leads(&self, lane: LaneId) -> bool {
+        let flying = self.turns.iter().flat_map(|turn| &turn.seats);
+        flying.chain(&self.unseated).any(|entry| entry.lane == lane)
     }
 
     /// Whether a turn may be formed.

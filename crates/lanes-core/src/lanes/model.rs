@@ -47,6 +47,9 @@ impl Capacity {
     }
 }
 
+/// What tells a model from every other: equal ones declare the same states and compute the same from them.
+pub type Identity = [u8; 32];
+
 /// One seat that a turn refused because of its data; the other seats of the turn are good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -129,4 +132,27 @@ pub trait LanedModel: Send {
         let _ = slot;
         self.output(port)
     }
+
+    /// Which model this is, the same in every process and on every device: a snapshot carries it. With `read_row` and
+    /// `write_row` it makes snapshots possible; all three are [`DeviceError::Unsupported`] unless implemented.
+    fn identity(&self) -> Result<Identity, DeviceError> {
+        Err(no_snapshots(self.signature(), "has no identity"))
+    }
+
+    /// Copies what state `state` has in `row`, [`StateSpec::bytes`](crate::StateSpec::bytes) long, as it is after
+    /// every turn run so far.
+    fn read_row(&self, state: usize, row: RowId, into: &mut [u8]) -> Result<(), DeviceError> {
+        let _ = (state, row, into);
+        Err(no_snapshots(self.signature(), "does not give its rows"))
+    }
+
+    /// Sets what state `state` has in `row`, which no turn in flight reads or writes and which is not the initial row.
+    fn write_row(&mut self, state: usize, row: RowId, bytes: &[u8]) -> Result<(), DeviceError> {
+        let _ = (state, row, bytes);
+        Err(no_snapshots(self.signature(), "does not take rows"))
+    }
+}
+
+fn no_snapshots(signature: &Signature, why: &str) -> DeviceError {
+    DeviceError::Unsupported { what: format!("model {} {why}, so its streams have no snapshots", signature.name) }
 }

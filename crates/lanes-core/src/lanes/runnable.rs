@@ -5,7 +5,6 @@ use super::job::ModelInfo;
 use super::knobs::{Asked, Knobs};
 use super::model::LanedModel;
 use super::reaper::Reaper;
-use super::rows::Rows;
 use super::stats::Stats;
 use super::stream::{Spawn, Stream};
 use super::turn::Engine;
@@ -68,6 +67,13 @@ impl LanesBuilder {
         self
     }
 
+    /// Checkpoints held at once: 0 to 2²⁴; `LANES_CHECKPOINTS`, else none. Each costs one row of every state.
+    #[must_use]
+    pub fn checkpoints(mut self, checkpoints: u32) -> Self {
+        self.asked.checkpoints = Some(checkpoints);
+        self
+    }
+
     /// Prepares the model, binds the metrics, and starts the worker.
     ///
     /// # Errors
@@ -82,7 +88,7 @@ impl LanesBuilder {
         if slots > most {
             return Err(BuildError::Slots { model: model.signature().name.clone(), found: slots, most });
         }
-        let prepared = model.prepare_slots(Rows::capacity(lanes, max_seats, slots), slots);
+        let prepared = model.prepare_slots(knobs.capacity(), slots);
         prepared.map_err(|source| BuildError::Prepare { lanes, max_seats, source })?;
         let signature = model.signature().clone();
         for slot in 0..slots {
@@ -144,6 +150,24 @@ impl Runnable {
     /// Those of `spawn`.
     pub fn spawn_blocking(&self) -> Result<Stream, StreamError> {
         self.spawn().wait()
+    }
+
+    /// A new stream on the lowest free lane that goes on from `snapshot`, which [`Stream::snapshot`] gave in this or
+    /// another process, on this or another device. The snapshot is checked before this returns, and need not be kept.
+    ///
+    /// # Errors
+    /// Through the future: `Snapshot` when it is no unaltered snapshot of this model, or the model takes none; `Full`;
+    /// `Closed`.
+    pub fn restore(&self, snapshot: &[u8]) -> Spawn {
+        Spawn::restore(&self.owner.shared, snapshot)
+    }
+
+    /// `restore`, waited for on this thread.
+    ///
+    /// # Errors
+    /// Those of `restore`.
+    pub fn restore_blocking(&self, snapshot: &[u8]) -> Result<Stream, StreamError> {
+        self.restore(snapshot).wait()
     }
 
     /// A reaper, with which one thread drives many streams.

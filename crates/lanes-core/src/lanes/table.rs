@@ -147,8 +147,33 @@ impl LaneTable {
         }
     }
 
-    /// Points the lane at `row`, which its seat wrote. Returns the row to free: the one it pointed at before, or
-    /// `row` itself if the lane has another holder by now.
+    /// The row that holds the stream's state, which no seat in flight leads on: the initial one if it was reset since its
+    /// last commit, that is if `epoch` is past the lane's.
+    pub fn row(&self, lease: Lease, epoch: u64) -> Result<RowId, LaneError> {
+        self.check(lease)?;
+        let lane = &self.lanes[lease.lane.index()];
+        Ok(if epoch > lane.epoch { self.initial } else { lane.row })
+    }
+
+    /// Points a lane that no seat in flight leads on at `row`. Returns the row to free.
+    pub fn place(&mut self, lease: Lease, row: RowId, epoch: u64) -> Option<RowId> {
+        let left = self.commit(lease, row, epoch);
+        self.rewind(lease);
+        left
+    }
+
+    /// The lane gets no seat in this turn: what follows in its queue has to wait for another.
+    pub fn pass_over(&mut self, lane: LaneId) {
+        self.lanes[lane.index()].seated_in = self.turn;
+    }
+
+    /// Lanes that nobody holds.
+    pub fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Points the lane at `row`, which its seat wrote, or which an operation moves it to. Returns the row to free: the
+    /// one it pointed at before, or `row` itself if the lane has another holder by now.
     pub fn commit(&mut self, lease: Lease, row: RowId, epoch: u64) -> Option<RowId> {
         if self.check(lease).is_err() {
             return Some(row);

@@ -14,6 +14,7 @@
 //!   it starts; with several it never waits, and says what to wait for.
 //! - Not here: sleeping, waking, and who may take the baton (`worker`).
 
+use super::checkpoint::Kept;
 use super::error::{Closed, StreamError};
 use super::flight::{Flight, Turn};
 use super::job::{Destination, Job, JobBox, ModelInfo, Pooled};
@@ -57,9 +58,10 @@ pub(super) struct Engine {
     /// `None` once closed.
     model: Option<Box<dyn LanedModel>>,
     info: Arc<ModelInfo>,
-    table: LaneTable,
-    rows: Rows,
-    knobs: Knobs,
+    pub(super) table: LaneTable,
+    pub(super) rows: Rows,
+    pub(super) kept: Kept,
+    pub(super) knobs: Knobs,
     /// Inputs of which a turn has one value.
     shared_inputs: Vec<usize>,
     /// Calls of an order below this were left by a full turn: they have waited long enough.
@@ -70,20 +72,22 @@ pub(super) struct Engine {
     refused: Vec<Refusal>,
     answered: Vec<JobBox>,
     spawns: Vec<Arc<SpawnSlot>>,
+    operations: Vec<JobBox>,
     again: Vec<JobBox>,
     outbox: Outbox,
 }
 
 impl Engine {
-    /// An engine over `model`, which has been prepared for `knobs.slots` slots and the capacity that `Rows` wants.
+    /// An engine over `model`, which has been prepared for `knobs.slots` slots and `knobs.capacity()`.
     pub fn new(model: Box<dyn LanedModel>, info: Arc<ModelInfo>, knobs: Knobs) -> Self {
         let seats = knobs.max_seats as usize;
-        let capacity = Rows::capacity(knobs.lanes, knobs.max_seats, knobs.slots);
+        let capacity = knobs.capacity();
         let inputs = info.signature.inputs.iter().enumerate();
         Self {
             model: Some(model),
             table: LaneTable::new(knobs.lanes, capacity.initial_row()),
             rows: Rows::new(capacity),
+            kept: Kept::new(knobs.checkpoints),
             knobs,
             shared_inputs: inputs.filter(|(_, port)| port.scope == Scope::Turn).map(|(at, _)| at).collect(),
             info,
@@ -93,14 +97,15 @@ impl Engine {
             refused: Vec::new(),
             answered: Vec::with_capacity(seats),
             spawns: Vec::new(),
+            operations: Vec::new(),
             again: Vec::new(),
             // Room for a turn's: which call is the first to sleep is chance, and none is to allocate.
             outbox: Outbox { wakers: Vec::with_capacity(seats), ..Outbox::default() },
         }
     }
 
-    /// Ends the oldest turn in flight if it is over; else serves spawns; else starts a turn if one is due. Wake
-    /// `take_wakers` afterwards, with no lock held.
+    /// Ends the oldest turn in flight if it is over; else serves spawns, then operations; else starts a turn if one is due.
+    /// Wake `take_wakers` afterwards, with no lock held.
     pub fn step(&mut self, shared: &Arc<Shared>, now: Instant) -> Step {
         shared.nudge.look();
         if let Some((turn, result)) = self.flight.poll(&mut Context::from_waker(&shared.nudge_waker)) {
@@ -129,12 +134,28 @@ impl Engine {
             // Calls wait no longer than that: the next step is theirs.
             return Step::Ran;
         }
-        if !self.flight.has_room() {
-            return Step::Occupied;
+        let waits = queue.take_operations(|lane| self.flight.leads(lane), &mut self.operations);
+        let operated = !self.operations.is_empty();
+        if operated {
+            drop(queue);
+            for job in std::mem::take(&mut self.operations) {
+                let job = self.operate(shared, job);
+                self.outbox.deliver(job);
+            }
+            // What lets calls wait no longer than that: the turn follows at once.
+            queue = lock(&shared.queue);
+        }
+        // While an operation waits for the turns in flight, no turn is formed: they end, and it is next.
+        if waits || !self.flight.has_room() {
+            return if operated { Step::Ran } else { Step::Occupied };
         }
         if self.flight.unseated.is_empty() {
             let Some(head) = queue.head() else {
-                return if queue.closed().is_some() { Step::Occupied } else { Step::Idle };
+                return match (operated, queue.closed()) {
+                    (true, _) => Step::Ran,
+                    (false, Some(_)) => Step::Occupied,
+                    (false, None) => Step::Idle,
+                };
             };
             let due = head.arrived() + self.knobs.linger;
             if head.order >= self.left_over && now < due && !queue.fills(shared.full_turn()) {
@@ -152,8 +173,11 @@ impl Engine {
         Step::Ran
     }
 
-    /// Runs one turn of `job` alone, on the thread of its caller, and gives it back. Nothing is in flight.
+    /// Runs one turn of `job` alone, or its operation, on the thread of its caller, and gives it back. Nothing is in flight.
     pub fn run_alone(&mut self, shared: &Arc<Shared>, job: JobBox) -> JobBox {
+        if job.op.is_some() {
+            return self.operate(shared, job);
+        }
         let lane = job.cell.lease.lane;
         self.table.next_turn();
         let arrived = job.arrived;
@@ -178,9 +202,9 @@ impl Engine {
     fn serve_spawns(&mut self, shared: &Arc<Shared>) {
         self.collect_released(shared);
         for slot in std::mem::take(&mut self.spawns) {
-            let served = slot.deliver(|| match self.table.lease() {
-                Some(lease) => Ok(Stream::new(shared, lease)),
-                None => Err(StreamError::Full { lanes: self.knobs.lanes }),
+            let served = slot.deliver(|| match slot.snapshot() {
+                Some(snapshot) => self.restore(shared, snapshot),
+                None => self.table.lease().map(|lease| Stream::new(shared, lease, 0)).ok_or_else(|| self.full(1)),
             });
             self.outbox.wakers.extend(served);
         }
@@ -188,7 +212,7 @@ impl Engine {
     }
 
     /// Gives back the lanes whose last handle was dropped.
-    fn collect_released(&mut self, shared: &Arc<Shared>) {
+    pub(super) fn collect_released(&mut self, shared: &Arc<Shared>) {
         let (table, rows) = (&mut self.table, &mut self.rows);
         shared.releases.collect(|lease| {
             // A late release of an earlier holder is refused by its generation.
@@ -207,6 +231,10 @@ impl Engine {
         // Once every lane that has a call has a seat, the rest of the queue has none to offer.
         while is_open && turn.seats.len() < max_seats.min(lanes) {
             let Some(entry) = queue.pop() else { break };
+            if entry.is_operation() {
+                // It waits for a call ahead of it, and what its stream asked for since comes after it.
+                self.table.pass_over(entry.lane);
+            }
             if self.table.is_seated(entry.lane) {
                 self.passed_over.push(entry);
             } else {
@@ -433,8 +461,13 @@ impl Engine {
         }
     }
 
+    /// The model, while the engine is not closed.
+    pub(super) fn model(&mut self) -> &mut dyn LanedModel {
+        &mut **self.model.as_mut().expect("a closed engine does nothing")
+    }
+
     /// Refuses everything from now on, and tells what was queued.
-    fn close(&mut self, shared: &Arc<Shared>, cause: &Arc<Closed>) {
+    pub(super) fn close(&mut self, shared: &Arc<Shared>, cause: &Arc<Closed>) {
         let queued = lock(&shared.queue).close(Arc::clone(cause));
         self.outbox.refuse(queued, cause);
         shared.wake_worker();
@@ -477,7 +510,7 @@ impl Entry {
 }
 
 /// The model panicked, and said what it said.
-fn panicked(panic: &(dyn Any + Send)) -> Closed {
+pub(super) fn panicked(panic: &(dyn Any + Send)) -> Closed {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     Closed::Panicked(text.unwrap_or("no message").to_owned())
 }
@@ -543,7 +576,13 @@ impl Engine {
         self.table.lease().expect("one lane is free")
     }
 
-    /// Rows that neither a lane nor a seat holds.
+    /// Collects what was let go, as a spawn and a checkpoint do.
+    pub fn collect_all(&mut self, shared: &Arc<Shared>) {
+        self.collect_released(shared);
+        self.kept.collect(&shared.let_go, &mut self.rows);
+    }
+
+    /// Rows that neither a lane nor a seat nor a checkpoint holds.
     pub fn free_rows(&self) -> usize {
         self.rows.free_count()
     }

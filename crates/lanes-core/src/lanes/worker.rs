@@ -16,6 +16,7 @@
 //! - The worker is joined when the last `Runnable` is dropped, so the model is gone when that returns.
 //! - Not here: what a turn is (`turn`).
 
+use super::checkpoint::LetGo;
 use super::error::{Closed, StreamError};
 use super::job::{JobBox, ModelInfo};
 use super::knobs::Knobs;
@@ -43,6 +44,8 @@ pub(super) struct Shared {
     /// `Queue::claimed` has become false.
     claim_over: Condvar,
     pub releases: Releases,
+    /// Checkpoints whose last handle is gone.
+    pub let_go: LetGo,
     pub counters: Counters,
     /// The queue's depth, for those who do not hold its lock.
     pub depth: Arc<AtomicUsize>,
@@ -61,6 +64,7 @@ impl Shared {
             in_flight: AtomicBool::new(false),
             claim_over: Condvar::new(),
             releases: Releases::new(knobs.lanes),
+            let_go: LetGo::new(knobs.checkpoints),
             counters: Counters::new(&info.signature.name),
             nudge_waker: Waker::from(Arc::clone(&nudge)),
             nudge,

@@ -36,7 +36,7 @@ const TILE: u32 = 256;
 /// From this segment length on, a tile of one segment is full enough to be worth keeping more values uniform.
 const LONG_SEGMENT: u64 = 32;
 /// The most instructions of a program: what a hostile kernel can make the compiler emit.
-const MAX_INSTRUCTIONS: usize = 1 << 20;
+pub(super) const MAX_INSTRUCTIONS: usize = 1 << 20;
 
 /// A 64-bit word that all items of a tile share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,7 +269,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn site(&mut self, op: &'static str) -> SiteId {
-        self.program.sites.push(Site { op, span: self.span });
+        self.program.sites.push(Site { op: op.into(), span: self.span });
         SiteId(self.program.sites.len() as u32 - 1)
     }
 

@@ -6,7 +6,7 @@ use super::program::Reg;
 use crate::types::ScalarType;
 
 /// The most bytes of registers a program may have: what a hostile kernel can make an executor allocate per thread.
-const MAX_FRAME_BYTES: u32 = 64 << 20;
+pub(super) const MAX_FRAME_BYTES: u32 = 64 << 20;
 
 /// Frees registers by count: one that no value holds at the end of an op is free for the next op's results.
 pub(super) struct Frame {

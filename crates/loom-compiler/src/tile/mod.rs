@@ -6,18 +6,22 @@
 //! - Not here: running it (`backend-cpu`), and the meaning of single ops (`eval`).
 
 mod compile;
+mod encode;
 mod frame;
 mod liveness;
 mod program;
 mod uniform;
+mod validate;
 
+pub use encode::{ImageError, MAX_IMAGE_BYTES};
 pub use program::*;
 
 use crate::ir::{Kernel, Parameter, Span};
 use crate::launch::LaunchProgram;
+use serde::{Deserialize, Serialize};
 
 /// A kernel compiled for the CPU backend's tile executor. Every access is checked when it runs, so no image needs trust.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuImage {
     /// The export name.
     pub name: String,
@@ -25,7 +29,7 @@ pub struct CpuImage {
     pub parameters: Vec<Parameter>,
     /// Computes the number of workgroups from workload arguments.
     pub launch: LaunchProgram,
-    /// Private, so that every program was made by [`compile`]: an executor relies on its indices.
+    /// Private, so that every program was made by [`compile`] or passed [`validate`]: an executor relies on its indices.
     program: Program,
 }
 

@@ -19,26 +19,28 @@ pub use crate::eval::Op;
 use crate::ir::Span;
 use crate::ops::{Combine, IntPredicate, ShuffleMode};
 use crate::types::ScalarType;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// A scalar of the program: an index into its slots, each 64 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Slot(pub u32);
 
 /// A register: the byte offset of its first element in the frame, a multiple of 64. It holds `capacity` elements of the
 /// type that the instruction names, packed as in memory; an `i1` is a byte, 0 or 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Reg(pub u32);
 
 /// A block: an index into [`Program::blocks`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Block(pub u32);
 
 /// A place in the source, for faults: an index into [`Program::sites`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SiteId(pub u32);
 
 /// How work-items are cut into tiles, and what `g` (the segment) and `l` (the item in it) of a tile mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Shape {
     /// Workgroup borders do not matter: the items along x are one line, `width` of them a segment. `sy = sz = 1`.
     Line {
@@ -54,7 +56,7 @@ pub enum Shape {
 }
 
 /// `base + l·(i % width) + g·(i / width)` for item `i`; wrapping, in 64 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Affine {
     /// The value of item 0 of segment 0.
     pub base: Slot,
@@ -65,7 +67,7 @@ pub struct Affine {
 }
 
 /// The byte offsets of an access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Offsets {
     /// Affine in the item.
     Affine(Affine),
@@ -74,7 +76,7 @@ pub enum Offsets {
 }
 
 /// An access of one element per item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Access {
     /// Index into [`Program::buffers`].
     pub buffer: u32,
@@ -85,7 +87,7 @@ pub struct Access {
 }
 
 /// An operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Source {
     /// A register.
     Reg(Reg),
@@ -96,7 +98,7 @@ pub enum Source {
 }
 
 /// Where a result goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Target {
     /// A register.
     Reg(Reg),
@@ -105,7 +107,7 @@ pub enum Target {
 }
 
 /// Which active items go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Condition {
     /// All or none: 0 or 1.
     Slot(Slot),
@@ -123,7 +125,7 @@ pub enum Condition {
 }
 
 /// A scalar instruction: computed once, with [`crate::eval`]'s meaning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ScalarInst {
     /// What.
     pub op: Op,
@@ -134,7 +136,7 @@ pub struct ScalarInst {
 }
 
 /// One instruction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Inst {
     /// Once for the tile.
     Scalar(ScalarInst),
@@ -239,7 +241,7 @@ pub enum Inst {
 }
 
 /// The items that a reduction combines, in ascending order of flat id within the workgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Group {
     /// The whole workgroup.
     Workgroup,
@@ -253,7 +255,7 @@ pub enum Group {
 }
 
 /// What a buffer index stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Buffer {
     /// A launch argument, by its position among all.
     Argument(u32),
@@ -271,16 +273,16 @@ pub enum Buffer {
 }
 
 /// Where an instruction that may fault was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Site {
     /// Its spelling, without operands.
-    pub op: &'static str,
+    pub op: Cow<'static, str>,
     /// Where.
     pub span: Span,
 }
 
 /// The values that the executor writes into slots before a tile runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Builtin {
     /// Id of segment 0: the first item's id divided by the width (`Line`), its workgroup's id along y (`Rows`) or x
     /// (`Groups`), its flat local id divided by the width (`Group`).
@@ -298,7 +300,7 @@ pub enum Builtin {
 }
 
 /// A kernel as the tile executor runs it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     /// How items are cut into tiles.
     pub shape: Shape,

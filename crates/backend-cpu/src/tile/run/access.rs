@@ -33,7 +33,7 @@ impl Run<'_> {
         let site = &self.program.sites[site.0 as usize];
         Box::new(Fault::OutOfBounds {
             kernel: self.name.to_owned(),
-            op: site.op,
+            op: site.op.clone(),
             at: site.span.start,
             index,
             buffer,

@@ -15,7 +15,8 @@ use super::{Exec, Line, Run};
 impl Run<'_> {
     /// A mask for a tile, in use until `depth` is set back.
     fn take_mask(&mut self) -> *mut u8 {
-        if self.masks.len() <= self.depth {
+        // A loop skips masks that its condition may turn out not to need.
+        while self.masks.len() <= self.depth {
             self.masks.push(Bytes::default());
         }
         let mask = &mut self.masks[self.depth];

@@ -278,7 +278,7 @@ fn a_lane_passed_on_refuses_its_earlier_holder() {
     // Its late release does not free the successor's lane either.
     hand.shared.releases.leased();
     drop(stream);
-    assert!(matches!(hand.spawn(), Err(StreamError::Full { lanes: 1 })));
+    assert!(matches!(hand.spawn(), Err(StreamError::Full { asked: 1, free: 0, lanes: 1 })));
     hand.shared.releases.release(successor);
     assert!(hand.spawn().is_ok());
 }

@@ -2,6 +2,7 @@
 
 mod churn;
 mod double;
+mod forks;
 mod forming;
 mod pipelining;
 mod reaping;

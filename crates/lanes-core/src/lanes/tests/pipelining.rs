@@ -197,8 +197,13 @@ fn pipeline() -> impl Strategy<Value = Pipeline> {
 
 fn check_pipeline(pipeline: Pipeline, steps: &[(u8, usize, u64)]) -> Result<(), TestCaseError> {
     let Pipeline { slots, max_seats, bound, shared_input, at_bad_rows } = pipeline;
-    let asked =
-        Asked { lanes: Some(LANES), max_seats: Some(max_seats), queue: Some(bound), slots: Some(slots), linger: None };
+    let asked = Asked {
+        lanes: Some(LANES),
+        max_seats: Some(max_seats),
+        queue: Some(bound),
+        slots: Some(slots),
+        ..Asked::default()
+    };
     let (hand, bench) = slotted(asked, shared_input);
     bench.state().at_bad_rows = at_bad_rows;
     let mut clients: Vec<_> = (0..LANES).map(|_| Client::spawn(&hand, &bench)).collect();
@@ -563,7 +568,7 @@ fn a_caller_with_a_turn_in_flight_is_not_alone() {
 #[test]
 fn linger_holds_a_turn_while_another_is_in_flight() {
     let linger = Some(Duration::from_secs(50));
-    let asked = Asked { lanes: Some(4), max_seats: Some(2), slots: Some(2), linger, queue: None };
+    let asked = Asked { lanes: Some(4), max_seats: Some(2), slots: Some(2), linger, ..Asked::default() };
     let (hand, bench) = slotted(asked, false);
     let streams: Vec<_> = (0..3).map(|_| hand.spawn().unwrap()).collect();
     let calls: Vec<_> = streams.iter().map(|stream| stream.call(&x(&1))).collect();

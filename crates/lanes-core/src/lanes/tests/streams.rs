@@ -16,7 +16,7 @@ fn lanes_are_leased_lowest_first_and_clones_share_one() {
     let runnable = builder().0.lanes(3).build().unwrap();
     let mut streams: Vec<_> = (0..3).map(|_| runnable.spawn_blocking().unwrap()).collect();
     assert_eq!(streams.iter().map(|stream| stream.lane().index()).collect::<Vec<_>>(), [0, 1, 2]);
-    assert!(matches!(runnable.spawn_blocking(), Err(StreamError::Full { lanes: 3 })));
+    assert!(matches!(runnable.spawn_blocking(), Err(StreamError::Full { asked: 1, free: 0, lanes: 3 })));
     let clone = streams[1].clone();
     assert_eq!(y(clone.call_blocking(&x(&1))).unwrap(), next(INITIAL, 1));
     assert_eq!(y(streams[1].call_blocking(&x(&2))).unwrap(), alone(&[1, 2])[1]);

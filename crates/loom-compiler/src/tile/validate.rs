@@ -1,0 +1,314 @@
+//! What an executor relies on in an image that the compiler did not just make.
+//!
+//! - The program: every slot, buffer, block, site and argument that is named exists; every register holds a tile of the type
+//!   it is used with inside the frame, aligned; sizes are within the bounds of the compiler.
+//! - Blocks form a tree: each is named once, by an instruction of a block before it, and not too deep. So a run ends, up to
+//!   loops, which count against a budget.
+//! - The launch program: the same of its values and blocks; each op has the operands and blocks that its evaluation takes.
+//! - Arguments and workgroup sizes are the same wherever they are written down.
+//! - Not here: what needs no check. Byte offsets are checked when they are used, and arithmetic is total (`eval`), whatever the
+//!   bits; so a program that passes may compute nonsense, but it touches its own buffers only and does not panic.
+
+use super::encode::ImageError;
+use super::frame::MAX_FRAME_BYTES;
+use super::program::*;
+use super::{CpuImage, compile};
+use crate::ir::{self, Body, MAX_WORKGROUP_ITEMS, ParameterKind};
+use crate::launch::LaunchProgram;
+use crate::ops::{OpKind, SUBGROUP_SIZE};
+use crate::types::{ScalarType, Type};
+
+/// The deepest nesting of blocks: each level takes stack when it runs.
+const MAX_DEPTH: u32 = 1024;
+
+/// More than any program of the most instructions takes.
+const MAX_SLOTS: u32 = 4 * compile::MAX_INSTRUCTIONS as u32;
+
+type Valid = Result<(), ImageError>;
+
+fn wrong(at: impl Into<String>, what: impl Into<String>) -> ImageError {
+    ImageError::Inconsistent { at: at.into(), what: what.into() }
+}
+
+/// `index` names one of `count` things.
+fn within(at: &str, what: &str, index: u32, count: usize) -> Valid {
+    if (index as usize) < count { Ok(()) } else { Err(wrong(at, format!("{what} {index}, there are {count}"))) }
+}
+
+/// All of it.
+pub(super) fn image(image: &CpuImage) -> Valid {
+    let program = &image.program;
+    if image.launch.workgroup_size != program.workgroup_size {
+        let (launch, own) = (image.launch.workgroup_size, program.workgroup_size);
+        return Err(wrong("launch", format!("workgroups of {launch:?} items, the program is for {own:?}")));
+    }
+    let scalars = |kind: ParameterKind| matches!(kind, ParameterKind::Scalar(_));
+    for &(_, argument, ty) in &program.arguments {
+        match image.parameters.get(argument as usize).map(|parameter| parameter.kind) {
+            Some(ParameterKind::Scalar(declared)) if declared == ty => {}
+            found => return Err(wrong("arguments", format!("argument {argument} as {ty}, it is {found:?}"))),
+        }
+    }
+    for buffer in &program.buffers {
+        if let Buffer::Argument(argument) = *buffer {
+            match image.parameters.get(argument as usize).map(|parameter| parameter.kind) {
+                Some(ParameterKind::Buffer) => {}
+                found => return Err(wrong("buffers", format!("argument {argument} as a buffer, it is {found:?}"))),
+            }
+        }
+    }
+    if let Some(parameter) = image.launch.workload.iter().find(|parameter| !scalars(parameter.kind)) {
+        return Err(wrong("launch", format!("workload argument {} is a buffer", parameter.name)));
+    }
+    Check { program }.program()?;
+    launch(&image.launch)
+}
+
+struct Check<'a> {
+    program: &'a Program,
+}
+
+impl Check<'_> {
+    fn program(&self) -> Valid {
+        let program = self.program;
+        let items = program.workgroup_size.iter().try_fold(1u32, |items, &size| items.checked_mul(size));
+        if !items.is_some_and(|items| (1..=MAX_WORKGROUP_ITEMS).contains(&items)) {
+            let size = program.workgroup_size;
+            return Err(wrong(
+                "program",
+                format!("workgroups of {size:?}, 1 to {MAX_WORKGROUP_ITEMS} items are accepted"),
+            ));
+        }
+        for (what, found, least, most) in [
+            ("capacity", program.capacity, 1, MAX_WORKGROUP_ITEMS),
+            ("frame_bytes", program.frame_bytes, 0, MAX_FRAME_BYTES),
+            ("slots", program.slots, 0, MAX_SLOTS),
+        ] {
+            if !(least..=most).contains(&found) {
+                return Err(wrong("program", format!("{what} {found}, {least} to {most} are accepted")));
+            }
+        }
+        if let Shape::Line { divisor: Some(slot) } = program.shape {
+            self.slot(slot)?;
+        }
+        let named = program.constants.iter().map(|&(slot, _)| slot);
+        let named = named.chain(program.arguments.iter().map(|&(slot, ..)| slot));
+        let named = named.chain(program.builtins.iter().map(|&(slot, _)| slot));
+        named.chain(program.clip.map(|(slot, _)| slot)).try_for_each(|slot| self.slot(slot))?;
+        program.prologue.iter().try_for_each(|inst| self.scalar(inst))?;
+        if program.blocks.is_empty() {
+            return Err(wrong("program", "no block"));
+        }
+        // Depth of each block, once a block before it has named it.
+        let mut depths = vec![None::<u32>; program.blocks.len()];
+        depths[0] = Some(0);
+        for (at, block) in program.blocks.iter().enumerate() {
+            for inst in block {
+                self.inst(inst)?;
+                for Block(inner) in blocks(inst).into_iter().flatten() {
+                    within("program", "block", inner, depths.len())?;
+                    let depth = depths[at].map(|depth| depth + 1).filter(|&depth| depth <= MAX_DEPTH);
+                    if inner as usize <= at || depths[inner as usize].is_some() || depth.is_none() {
+                        let what = format!("block {at} names block {inner}: not a tree of at most {MAX_DEPTH} levels");
+                        return Err(wrong("program", what));
+                    }
+                    depths[inner as usize] = depth;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn slot(&self, slot: Slot) -> Valid {
+        within("program", "slot", slot.0, self.program.slots as usize)
+    }
+
+    fn affine(&self, value: &Affine) -> Valid {
+        [value.base, value.l, value.g].into_iter().try_for_each(|slot| self.slot(slot))
+    }
+
+    /// A tile of `ty` starts at `reg`, inside the frame and on a cache line.
+    fn reg(&self, reg: Reg, ty: ScalarType) -> Valid {
+        let end = u64::from(reg.0) + u64::from(self.program.capacity) * ty.bytes();
+        if reg.0.is_multiple_of(64) && end <= u64::from(self.program.frame_bytes) {
+            return Ok(());
+        }
+        let (frame, capacity) = (self.program.frame_bytes, self.program.capacity);
+        Err(wrong("program", format!("{capacity} {ty} at byte {} of a frame of {frame} bytes", reg.0)))
+    }
+
+    fn buffer(&self, buffer: u32, site: SiteId) -> Valid {
+        within("program", "buffer", buffer, self.program.buffers.len())?;
+        self.site(site)
+    }
+
+    fn site(&self, site: SiteId) -> Valid {
+        within("program", "site", site.0, self.program.sites.len())
+    }
+
+    fn access(&self, access: &Access) -> Valid {
+        self.buffer(access.buffer, access.site)?;
+        match &access.offsets {
+            Offsets::Affine(value) => self.affine(value),
+            Offsets::Gather(reg) => self.reg(*reg, ScalarType::I64),
+        }
+    }
+
+    fn source(&self, source: &Source, ty: ScalarType) -> Valid {
+        match source {
+            Source::Reg(reg) => self.reg(*reg, ty),
+            Source::Slot(slot) => self.slot(*slot),
+            Source::Memory(access) => self.access(access),
+        }
+    }
+
+    fn condition(&self, condition: &Condition) -> Valid {
+        match condition {
+            Condition::Slot(slot) => self.slot(*slot),
+            Condition::Compare { predicate: _, value, limit } => {
+                self.affine(value)?;
+                self.slot(*limit)
+            }
+            Condition::Reg(reg) => self.reg(*reg, ScalarType::I1),
+        }
+    }
+
+    fn scalar(&self, inst: &ScalarInst) -> Valid {
+        inst.from.into_iter().chain([inst.to]).try_for_each(|slot| self.slot(slot))
+    }
+
+    fn inst(&self, inst: &Inst) -> Valid {
+        match inst {
+            Inst::Scalar(inst) => self.scalar(inst),
+            Inst::LoadScalar { ty: _, to, buffer, offset, site } => {
+                self.buffer(*buffer, *site)?;
+                self.slot(*to)?;
+                self.slot(*offset)
+            }
+            Inst::Map { op, to, from } => {
+                match to {
+                    Target::Reg(reg) => self.reg(*reg, op.result())?,
+                    Target::Memory(access) => self.access(access)?,
+                }
+                (0..op.operands()).try_for_each(|at| self.source(&from[at], op.operand(at)))
+            }
+            Inst::Spread { to, value } => {
+                self.reg(*to, ScalarType::I64)?;
+                self.affine(value)
+            }
+            Inst::If { condition, then: _, otherwise: _ } => self.condition(condition),
+            Inst::For { to, low, high, step, unsigned: _, body: _, site } => {
+                [*to, *low, *high, *step].into_iter().try_for_each(|slot| self.slot(slot))?;
+                self.site(*site)
+            }
+            Inst::Loop { head: _, condition, body: _, site } => {
+                self.condition(condition)?;
+                self.site(*site)
+            }
+            Inst::Reduce { combine: _, ty, to, from, group } => {
+                self.reg(*to, *ty)?;
+                self.reg(*from, *ty)?;
+                let Group::Lanes { size, stride } = *group else {
+                    return Ok(());
+                };
+                let cluster = size.checked_mul(stride);
+                if cluster.is_some_and(|lanes| lanes.is_power_of_two() && lanes <= SUBGROUP_SIZE) {
+                    return Ok(());
+                }
+                let what = format!("clusters of {size} lanes, {stride} apart, in a subgroup of {SUBGROUP_SIZE}");
+                Err(wrong("program", what))
+            }
+            Inst::Shuffle { mode: _, ty, to, valid, from, offset, width } => {
+                self.reg(*to, *ty)?;
+                self.reg(*from, *ty)?;
+                self.reg(*valid, ScalarType::I1)?;
+                self.source(offset, ScalarType::I32)?;
+                self.source(width, ScalarType::I32)
+            }
+        }
+    }
+}
+
+/// The blocks that an instruction names.
+fn blocks(inst: &Inst) -> [Option<Block>; 2] {
+    match *inst {
+        Inst::If { then, otherwise, .. } => [Some(then), otherwise],
+        Inst::For { body, .. } => [Some(body), None],
+        Inst::Loop { head, body, .. } => [Some(head), Some(body)],
+        Inst::Scalar(_)
+        | Inst::LoadScalar { .. }
+        | Inst::Map { .. }
+        | Inst::Spread { .. }
+        | Inst::Reduce { .. }
+        | Inst::Shuffle { .. } => [None; 2],
+    }
+}
+
+/// A launch program can be evaluated: ids are in range, blocks nest, and ops have what their evaluation takes.
+fn launch(launch: &LaunchProgram) -> Valid {
+    let body = &launch.body;
+    let bad = |what: String| Err(wrong("launch", what));
+    let Some(entry) = body.blocks.first() else {
+        // The default, of no kernel.
+        return Ok(());
+    };
+    if entry.arguments.len() != launch.workload.len() {
+        return bad(format!("{} values for {} workload arguments", entry.arguments.len(), launch.workload.len()));
+    }
+    for value in &body.values {
+        if !matches!(value.ty, Type::Scalar(_)) {
+            return bad(format!("a value of type {}, only scalars are accepted", value.ty));
+        }
+    }
+    // What the block ends with, when it is asked for its results: so many operands at least, of a `Yield` or `Condition`.
+    let mut depths = vec![None::<u32>; body.blocks.len()];
+    depths[0] = Some(0);
+    let mut waiting = vec![Body::ENTRY];
+    while let Some(id) = waiting.pop() {
+        let block = &body.blocks[id.index()];
+        for value in &block.arguments {
+            within("launch", "value", value.0, body.values.len())?;
+        }
+        for op in &block.ops {
+            for value in op.operands.iter().chain(&op.results) {
+                within("launch", "value", value.0, body.values.len())?;
+            }
+            for inner in &op.blocks {
+                within("launch", "block", inner.0, body.blocks.len())?;
+                let depth = depths[id.index()].map(|depth| depth + 1).filter(|&depth| depth <= MAX_DEPTH);
+                if depths[inner.index()].is_some() || depth.is_none() {
+                    return bad(format!("{id} names {inner}: not a tree of at most {MAX_DEPTH} levels"));
+                }
+                depths[inner.index()] = depth;
+                waiting.push(*inner);
+            }
+            if !fits(body, op) {
+                return bad(format!(
+                    "{:?} with {} operands and {} blocks",
+                    op.kind,
+                    op.operands.len(),
+                    op.blocks.len()
+                ));
+            }
+        }
+    }
+    if ends(body, Body::ENTRY) == 3 { Ok(()) } else { bad("its entry does not end in three counts".into()) }
+}
+
+/// How many values a block hands to its owner.
+fn ends(body: &Body, block: ir::BlockId) -> usize {
+    let ends = |op: &&ir::Op| matches!(op.kind, OpKind::Yield | OpKind::Condition);
+    body.blocks[block.index()].ops.iter().find(ends).map_or(0, |op| op.operands.len())
+}
+
+/// Whether evaluating `op`, whose blocks exist, finds the operands, arguments and blocks that it takes.
+fn fits(body: &Body, op: &ir::Op) -> bool {
+    let arguments = |at: usize| body.blocks[op.blocks[at].index()].arguments.len();
+    match &op.kind {
+        OpKind::If => op.blocks.len() == 2 && !op.operands.is_empty(),
+        OpKind::Switch(keys) => op.blocks.len() == keys.len() + 1 && !op.operands.is_empty(),
+        OpKind::For => op.blocks.len() == 1 && op.operands.len() >= 3 && arguments(0) == op.operands.len() - 2,
+        OpKind::While => op.blocks.len() == 2 && ends(body, op.blocks[0]) > 0,
+        _ => op.blocks.is_empty(),
+    }
+}
