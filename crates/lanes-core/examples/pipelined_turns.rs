@@ -1,9 +1,9 @@
 //! What a second slot gains where stacking and computing each take half of a turn. Prints one JSON object.
 //!
-//! `pipelined_turns [--seats 32] [--kib 256] [--turns 60] [--repeats 5]`
+//! `pipelined_turns [--seats 32] [--fold 3] [--kib 256] [--turns 120] [--repeats 5]`
 //!
-//! One thread drives twice as many streams as a turn has seats, in a closed loop, so that a turn can be stacked while
-//! the one before computes. Inputs are large, so that stacking them is work; a turn computes for as long as stacking,
+//! One thread drives three times as many streams as a turn has seats, in a closed loop: one turn computes, one is stacked,
+//! and the driver itself copies the inputs of the next, which is work too. Inputs are large, so that stacking them is work; a turn computes for as long as stacking,
 //! handing out and waking take without it, which is measured first. Slots alternate, and the ratio is the median's.
 //!
 //! - `elsewhere`: the compute thread sleeps for that time, as an accelerator's work takes no core of the host.
@@ -140,6 +140,8 @@ impl LanedModel for Summer {
 
 struct Options {
     seats: u32,
+    /// Streams a seat of a turn.
+    fold: u32,
     elements: usize,
     turns: u64,
     repeats: usize,
@@ -172,13 +174,14 @@ fn main() {
 }
 
 fn options() -> Options {
-    let mut options = Options { seats: 32, elements: 256 * 256, turns: 60, repeats: 5 };
-    let usage = "pipelined_turns [--seats N] [--kib N] [--turns N] [--repeats N]";
+    let mut options = Options { seats: 32, fold: 3, elements: 256 * 256, turns: 120, repeats: 5 };
+    let usage = "pipelined_turns [--seats N] [--fold N] [--kib N] [--turns N] [--repeats N]";
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
         let value: u32 = arguments.next().and_then(|value| value.parse().ok()).expect(usage);
         match name.as_str() {
             "--seats" => options.seats = value,
+            "--fold" => options.fold = value,
             "--kib" => options.elements = value as usize * 256,
             "--turns" => options.turns = value.into(),
             "--repeats" => options.repeats = value as usize,
@@ -190,7 +193,12 @@ fn options() -> Options {
 
 fn build(options: &Options, how: Compute, time: Duration, slots: usize) -> Runnable {
     let builder = LanesBuilder::new(Summer::new(options.elements, how, time));
-    builder.lanes(2 * options.seats).max_seats(options.seats).slots(slots).build().expect("the summer builds")
+    builder
+        .lanes(options.fold * options.seats)
+        .max_seats(options.seats)
+        .slots(slots)
+        .build()
+        .expect("the summer builds")
 }
 
 /// What a turn takes when its compute takes no time.
@@ -206,7 +214,8 @@ fn host_time(options: &Options, how: Compute) -> Duration {
 
 /// Calls a second of one thread that drives all streams. Every answer is checked.
 fn drive(runnable: &Runnable, options: &Options) -> f64 {
-    let streams: Vec<_> = (0..2 * options.seats).map(|_| runnable.spawn_blocking().expect("a lane is free")).collect();
+    let streams: Vec<_> =
+        (0..options.fold * options.seats).map(|_| runnable.spawn_blocking().expect("a lane is free")).collect();
     let mut reaper = runnable.reaper();
     let mut inputs = vec![vec![0f32; options.elements]; streams.len()];
     let shape = [options.elements];
@@ -216,7 +225,7 @@ fn drive(runnable: &Runnable, options: &Options) -> f64 {
         reaper.submit(&streams[at], call << 32 | at as u64, &[Value::new(&shape, input)]).expect("there is room");
     };
     (0..streams.len()).for_each(|at| submit(&mut reaper, at, 0));
-    let calls_of_each = options.turns / 2;
+    let calls_of_each = options.turns / u64::from(options.fold);
     let (began, mut calls) = (Instant::now(), 0u64);
     while let Some(reaped) = reaper.next_blocking() {
         let (at, call) = (reaped.tag as u32 as usize, reaped.tag >> 32);
