@@ -50,6 +50,7 @@ impl CpuDevice {
         let capabilities = Capabilities {
             backend: "cpu",
             name: cpu_name(),
+            target: format!("cpu:{}", Isa::best()),
             driver: Isa::best().to_string(),
             units: threads,
             memory_bytes: memory_bytes(),
@@ -107,6 +108,36 @@ impl Device for CpuDevice {
         self.own(buffer)?.read(offset, into)
     }
 
+    fn copy(
+        &self,
+        from: (&Buffer, u64),
+        to: (&Buffer, u64),
+        bytes: u64,
+        after: &[Completion],
+    ) -> Result<Completion, DeviceError> {
+        let len = usize::try_from(bytes).map_err(|_| too_large("a copy".into(), bytes))?;
+        let (source, target) = (self.own(from.0)?, self.own(to.0)?);
+        if let Some(failed) = failed(after) {
+            return Ok(failed);
+        }
+        source.copy_to(from.1, &target, to.1, len)?;
+        Ok(Completion::ready(Ok(Outcome::default())))
+    }
+
+    fn map(
+        &self,
+        buffer: &Buffer,
+        offset: u64,
+        bytes: usize,
+        visit: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), DeviceError> {
+        if buffer.placement() == Placement::Device {
+            let what = "the host sees no memory placed as Device; Upload, Readback and Shared are mapped".to_string();
+            return Err(DeviceError::Invalid { what });
+        }
+        self.own(buffer)?.visit(offset, bytes, visit)
+    }
+
     fn rows(&self, state: &StateRows, op: RowOp) -> Result<Completion, DeviceError> {
         state.check(op)?;
         let (buffer, len) = (self.own(state.buffer())?, state.row_bytes());
@@ -146,10 +177,8 @@ impl Device for CpuDevice {
             let what = format!("a turn checked for {:?}, on a plan of {:?}", turn.capacity(), executable.capacity);
             return Err(DeviceError::Invalid { what });
         }
-        for earlier in after {
-            if let Err(cause) = earlier.wait() {
-                return Ok(Completion::ready(Err(DeviceError::Upstream(Arc::new(cause)))));
-            }
+        if let Some(failed) = failed(after) {
+            return Ok(failed);
         }
         let _entered = Entered::all(&executable.entered);
         // SAFETY: the turnstiles are entered; slot, executable and turn were just matched.
@@ -169,6 +198,12 @@ impl Device for CpuDevice {
     fn reopen(&self) -> Result<Arc<dyn Device>, DeviceError> {
         Ok(Arc::new(Self::open(self.options)?))
     }
+}
+
+/// The end of what comes after `earlier`, when one of them failed.
+fn failed(earlier: &[Completion]) -> Option<Completion> {
+    let cause = earlier.iter().find_map(|earlier| earlier.wait().err())?;
+    Some(Completion::ready(Err(DeviceError::Upstream(Arc::new(cause)))))
 }
 
 /// What Linux calls the processor, elsewhere its architecture.

@@ -86,6 +86,22 @@ impl Turnstile {
     }
 }
 
+/// Sole use of one buffer, until dropped: a visitor that panics leaves too.
+struct Passage<'a>(&'a Turnstile);
+
+impl<'a> Passage<'a> {
+    fn new(turnstile: &'a Turnstile) -> Self {
+        turnstile.enter();
+        Self(turnstile)
+    }
+}
+
+impl Drop for Passage<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
 /// Memory behind a `Buffer` of the CPU.
 pub(crate) struct CpuBuffer {
     pub memory: Bytes,
@@ -164,6 +180,35 @@ impl CpuBuffer {
         // SAFETY: as in `write`; `copy` allows the two to overlap.
         unsafe { self.memory.base().add(to).copy_from(self.memory.base().add(from), len) };
         self.turnstile.leave();
+        Ok(())
+    }
+
+    /// Copies `len` bytes at `from` to those at `at` of `target`, which may be this buffer if the two lie apart.
+    pub fn copy_to(self: &Arc<Self>, from: u64, target: &Arc<Self>, at: u64, len: usize) -> Result<(), DeviceError> {
+        if Arc::ptr_eq(self, target) {
+            let (start, end) = (self.range(from, len)?, self.range(at, len)?);
+            if start.abs_diff(end) < len {
+                let what = format!("{len} bytes copied from byte {start} to byte {end} of one buffer: they overlap");
+                return Err(DeviceError::Invalid { what });
+            }
+            return self.copy_within(from, at, len);
+        }
+        let (from, to) = (self.range(from, len)?, target.range(at, len)?);
+        let mut both = [Arc::clone(self), Arc::clone(target)];
+        both.sort_by_key(Arc::as_ptr);
+        let _entered = Entered::all(&both);
+        // SAFETY: `range` keeps both in their allocations, which are two, and both turnstiles are entered.
+        unsafe { target.memory.base().add(to).copy_from_nonoverlapping(self.memory.base().add(from), len) };
+        Ok(())
+    }
+
+    /// Shows `visit` the bytes where they lie.
+    pub fn visit(&self, offset: u64, len: usize, visit: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
+        let start = self.range(offset, len)?;
+        let _entered = Passage::new(&self.turnstile);
+        // SAFETY: `range` keeps it in the allocation, every byte is initialised, and the turnstile keeps everyone else
+        // out until `visit` has returned.
+        visit(unsafe { std::slice::from_raw_parts_mut(self.memory.base().add(start), len) });
         Ok(())
     }
 

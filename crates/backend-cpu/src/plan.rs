@@ -80,6 +80,8 @@ pub(crate) enum Base {
     Output { port: usize, seat_bytes: usize },
     /// Row 0 of a state.
     State(usize),
+    /// A resident's first byte, by binding.
+    Resident(usize),
     /// Bytes from the start of the thread's own scratch.
     Scratch(usize),
 }
@@ -93,7 +95,9 @@ pub(crate) struct CpuExecutable {
     pub bases: Box<[Base]>,
     /// The rows of each state, in the signature's order.
     pub states: Box<[Arc<CpuBuffer>]>,
-    /// The same in the order in which they are entered.
+    /// The memory of each binding, and where it starts there.
+    pub residents: Box<[(Arc<CpuBuffer>, usize)]>,
+    /// The buffers of both in the order in which they are entered, each once.
     pub entered: Box<[Arc<CpuBuffer>]>,
     /// The most seats of a chunk.
     pub chunk_seats: usize,
@@ -215,6 +219,7 @@ pub(crate) fn prepare(
     let mut preparation =
         Preparation { device, plan, seats, chunk_seats: 0, packed: HashMap::new(), charges: Vec::new() };
     let states = preparation.states(options)?;
+    let residents = preparation.residents(options)?;
     let mut entered = states.clone();
     entered.sort_by_key(Arc::as_ptr);
     if entered.windows(2).any(|pair| Arc::ptr_eq(&pair[0], &pair[1])) {
@@ -222,6 +227,9 @@ pub(crate) fn prepare(
             what: format!("two states of plan {} lie in one buffer", plan.plan().name),
         });
     }
+    entered.extend(residents.iter().map(|(buffer, _)| Arc::clone(buffer)));
+    entered.sort_by_key(Arc::as_ptr);
+    entered.dedup_by(|a, b| Arc::ptr_eq(a, b));
     let (chunk_seats, layout) = preparation.chunk()?;
     preparation.chunk_seats = chunk_seats;
     let steps = preparation.steps()?;
@@ -236,6 +244,7 @@ pub(crate) fn prepare(
         steps,
         bases,
         states: states.into(),
+        residents,
         entered: entered.into(),
         chunk_seats,
         free: Mutex::new(slots),
@@ -255,6 +264,16 @@ impl Preparation<'_> {
             state.buffer().object::<CpuBuffer>().filter(|buffer| buffer.device == self.device.id())
         };
         options.states.iter().map(|state| of(state).ok_or_else(|| foreign("state"))).collect()
+    }
+
+    fn residents(&self, options: &PrepareOptions<'_>) -> Result<Box<[(Arc<CpuBuffer>, usize)]>, DeviceError> {
+        let of = |resident: &lanes_core::device::Resident| {
+            let buffer = resident.buffer.object::<CpuBuffer>().filter(|buffer| buffer.device == self.device.id());
+            // The options' check keeps the offset inside the buffer where the plan names the binding.
+            let offset = usize::try_from(resident.offset).unwrap_or(0);
+            buffer.map(|buffer| (buffer, offset)).ok_or_else(|| foreign("resident memory"))
+        };
+        options.residents.iter().map(of).collect()
     }
 
     fn operand(&self, storage: StorageId, offset: usize) -> Operand {
@@ -335,9 +354,10 @@ impl Preparation<'_> {
         let argument = |argument: &Argument| match argument {
             Argument::Scalar(Scalar::Bits(bits)) => Bound::Bits(*bits),
             Argument::Scalar(Scalar::Seats) => Bound::Seats,
-            Argument::Buffer { storage, .. } => {
-                let shared_len = self.plan.plan().storages[storage.0 as usize].bytes();
-                Bound::Buffer { at: self.operand(*storage, 0), shared_len }
+            Argument::Buffer { storage, window, .. } => {
+                let all = 0..self.plan.plan().storages[storage.0 as usize].bytes();
+                let window = window.clone().unwrap_or(all);
+                Bound::Buffer { at: self.operand(*storage, window.start), shared_len: window.len() }
             }
         };
         let arguments = arguments.iter().map(argument).collect();
@@ -393,6 +413,7 @@ impl Preparation<'_> {
             Storage::SharedInput { port, .. } => Base::Input { port: *port, seat_bytes: 0 },
             Storage::Output { port, bytes } => Base::Output { port: *port, seat_bytes: *bytes },
             Storage::State { state, .. } => Base::State(*state),
+            Storage::Resident { binding, .. } => Base::Resident(*binding),
             // What no command touches lies nowhere, and nobody looks.
             Storage::Scratch { .. } => Base::Scratch(layout.start(StorageId(at as u32)).unwrap_or(0)),
         });

@@ -108,6 +108,10 @@ impl ThreadMemory {
                 Base::Input { port, seat_bytes } => inputs[*port].base().wrapping_add(first * seat_bytes),
                 Base::Output { port, seat_bytes } => outputs[*port].base().wrapping_add(first * seat_bytes),
                 Base::State(state) => executable.states[*state].memory.base(),
+                Base::Resident(binding) => {
+                    let (buffer, offset) = &executable.residents[*binding];
+                    buffer.memory.base().wrapping_add(*offset)
+                }
                 Base::Scratch(start) => self.scratch.base().wrapping_add(*start),
             };
         }
@@ -153,7 +157,7 @@ impl Step {
                             Bound::Bits(bits) => Arg::Scalar(bits),
                             Bound::Seats => Arg::Scalar(rows.len() as u64),
                             Bound::Buffer { at, shared_len } => {
-                                let ptr = thread.bases[at.storage];
+                                let ptr = thread.bases[at.storage].wrapping_add(at.offset);
                                 let seated = at.seat_stride * rows.len();
                                 Arg::Buffer { ptr, len: if seated > 0 { seated } else { shared_len } }
                             }

@@ -145,8 +145,11 @@ mod tests {
     }
 
     fn command(uses: &[Use]) -> Command {
-        let buffer =
-            |&(storage, region, access)| Argument::Buffer { storage: StorageId(storage), uses: vec![(region, access)] };
+        let buffer = |&(storage, region, access)| Argument::Buffer {
+            storage: StorageId(storage),
+            window: None,
+            uses: vec![(region, access)],
+        };
         Command::Dispatch {
             label: String::new(),
             kernel: KernelId(0),

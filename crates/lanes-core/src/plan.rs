@@ -22,7 +22,11 @@ pub use check::{COMMANDS_MAX, Checked, PlanError};
 pub use identity::identity;
 
 use loom_compiler::CpuImage;
+use std::ops::Range;
 use std::sync::Arc;
+
+/// Starts of [windows](Argument::Buffer) are multiples of it: the strictest alignment of a kernel's element.
+pub const WINDOW_ALIGN: usize = 16;
 
 /// A storage of one plan: an index into [`Plan::storages`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +74,15 @@ pub enum Storage {
         /// One row's size.
         bytes: usize,
     },
+    /// Part of a buffer that lives on between turns, bound when the plan is prepared. One value, not one a seat: a plan
+    /// that writes any is prepared for turns of one seat. A device orders submissions over such memory, and reading
+    /// what an earlier one left there is what it is for.
+    Resident {
+        /// Index into [`PrepareOptions::residents`](crate::device::PrepareOptions::residents).
+        binding: usize,
+        /// Its size.
+        bytes: usize,
+    },
     /// Memory that lives within one turn. Undefined before its first write in the turn.
     Scratch {
         /// One seat's size.
@@ -86,13 +99,14 @@ impl Storage {
             | Self::SharedInput { bytes, .. }
             | Self::Output { bytes, .. }
             | Self::State { bytes, .. }
+            | Self::Resident { bytes, .. }
             | Self::Scratch { bytes } => *bytes,
         }
     }
 
     /// Whether one value serves all seats.
     pub fn is_shared(&self) -> bool {
-        matches!(self, Self::Constant { .. } | Self::SharedInput { .. })
+        matches!(self, Self::Constant { .. } | Self::SharedInput { .. } | Self::Resident { .. })
     }
 }
 
@@ -168,7 +182,10 @@ pub enum Argument {
     Buffer {
         /// The storage it binds.
         storage: StorageId,
-        /// Every region it touches, with the access.
+        /// The bytes of a shared storage that the kernel sees as its buffer; `None` is all of it. The start is a
+        /// multiple of [`WINDOW_ALIGN`].
+        window: Option<Range<usize>>,
+        /// Every region it touches, with the access; within the storage, not the window, and inside the window.
         uses: Vec<(Region, Access)>,
     },
     /// A scalar.
@@ -238,7 +255,7 @@ pub struct Contraction {
     pub positions: usize,
     /// N.
     pub n: usize,
-    /// Where the result goes: per-seat storage.
+    /// Where the result goes: per-seat storage, or resident memory.
     pub out: StorageId,
     /// First element of the result in a seat.
     pub out_offset: usize,
@@ -273,12 +290,12 @@ pub enum Command {
     Copy {
         /// Where from: any storage but a state.
         from: (StorageId, Region),
-        /// Where to: an output or scratch.
+        /// Where to: an output, resident memory or scratch.
         to: (StorageId, Region),
     },
     /// Repeats a 4-byte pattern over a region whose `row_bytes` is a multiple of 4.
     Fill {
-        /// Where to: an output or scratch.
+        /// Where to: an output, resident memory or scratch.
         to: (StorageId, Region),
         /// The pattern, little-endian.
         pattern: u32,

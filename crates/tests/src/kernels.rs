@@ -65,7 +65,7 @@ fn plan(image: CpuImage) -> (Plan, Signature) {
     let out = plan.storage(Storage::Output { port: 0, bytes });
     let state = plan.storage(Storage::State { state: 0, bytes });
     let kernel = plan.kernel(Arc::new(image));
-    let buffer = |storage, access| Argument::Buffer { storage, uses: vec![(whole, access)] };
+    let buffer = |storage, access| Argument::Buffer { storage, window: None, uses: vec![(whole, access)] };
     plan.commands = vec![
         Command::Dispatch {
             label: "node mix".into(),

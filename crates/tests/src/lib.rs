@@ -8,6 +8,7 @@
 //! - Expectations come from [`mod@reference`], which reads a plan's documentation literally, one seat and one element at a
 //!   time, or from f64 where a tolerance is stated.
 //! - Random cases come from a seed, which every failure prints.
+//! - `kernels/*.loom` are kernels that the tests of several crates run, each against an expectation of its own.
 //! - Not here: how fast anything is, and what only one backend has.
 
 pub mod forks;

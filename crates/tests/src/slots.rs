@@ -19,7 +19,7 @@ fn states(device: &dyn Device) -> Vec<StateRows> {
 fn prepared(device: &Arc<dyn Device>) -> Executable {
     let (plan, signature) = recurrent();
     let states = states(&**device);
-    let options = PrepareOptions { capacity: CAPACITY, slots: 1, states: &states };
+    let options = PrepareOptions { capacity: CAPACITY, slots: 1, states: &states, residents: &[], overlap: false };
     // Plan, signature and state handles end here; the executable goes on.
     device.prepare(&plan.check(&signature).unwrap(), &options).unwrap()
 }
@@ -72,7 +72,10 @@ pub fn refusals(open: Open<'_>) {
     let (plan, signature) = recurrent();
     let (checked, good) = (plan.check(&signature).unwrap(), states(&*device));
     let said = |capacity: Capacity, slots: usize, states: &[StateRows]| {
-        device.prepare(&checked, &PrepareOptions { capacity, slots, states }).unwrap_err().to_string()
+        device
+            .prepare(&checked, &PrepareOptions { capacity, slots, states, residents: &[], overlap: false })
+            .unwrap_err()
+            .to_string()
     };
     let no_seats = Capacity { max_seats: 0, ..CAPACITY };
     assert_eq!(said(no_seats, 1, &good), "invalid: plan recurrent: 0 seats, 6 rows and 1 slots: none may be 0");

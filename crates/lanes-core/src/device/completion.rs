@@ -4,7 +4,8 @@
 //!
 //! - Clones share one result; the first one given stands.
 //! - A `Completer` dropped without a result means that the submission was cancelled: nobody waits for ever.
-//! - Work that ended before `submit` returned costs no allocation and no lock.
+//! - Work that ended before `submit` returned costs no allocation and no lock; work that ends later costs none where its
+//!   completions come from one source.
 
 use super::DeviceError;
 use crate::lanes::Refusal;
@@ -40,10 +41,16 @@ struct Shared {
 #[derive(Default)]
 struct End {
     result: Option<Result<Outcome, DeviceError>>,
+    /// The first to wait: most often there is no other, and then no list is made.
+    waker: Option<Waker>,
     wakers: Vec<Waker>,
 }
 
 impl Shared {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { end: Mutex::default(), ended: Condvar::new() })
+    }
+
     // A panic while the lock is held leaves nothing half done: every critical section is one assignment.
     fn lock(&self) -> MutexGuard<'_, End> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
@@ -65,16 +72,41 @@ impl Completer {
             return;
         }
         end.result = Some(result);
-        let wakers = std::mem::take(&mut end.wakers);
+        let (waker, wakers) = (end.waker.take(), std::mem::take(&mut end.wakers));
         drop(end);
         self.0.ended.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
+        waker.into_iter().chain(wakers).for_each(Waker::wake);
     }
 }
 
 impl Drop for Completer {
     fn drop(&mut self) {
         self.end(Err(DeviceError::Cancelled));
+    }
+}
+
+/// Makes pending completions, of the memory of earlier ones that everybody has let go of: a slot that keeps a source
+/// allocates nothing for its turns after the first.
+#[derive(Default)]
+pub struct CompletionSource(Vec<Arc<Shared>>);
+
+impl CompletionSource {
+    /// Of work that ends when the completer is told so.
+    pub fn pending(&mut self) -> (Completion, Completer) {
+        if self.0.is_empty() {
+            // Two: when the next turn starts, whoever ended the last may not have let go of it yet.
+            self.0.extend([Shared::new(), Shared::new()]);
+        }
+        let reset = |shared: &mut Arc<Shared>| {
+            let end = Arc::get_mut(shared)?.end.get_mut().unwrap_or_else(PoisonError::into_inner);
+            *end = End::default();
+            Some(Arc::clone(shared))
+        };
+        let shared = self.0.iter_mut().find_map(reset).unwrap_or_else(|| {
+            self.0.push(Shared::new());
+            Arc::clone(&self.0[self.0.len() - 1])
+        });
+        Completion::of(shared)
     }
 }
 
@@ -86,7 +118,10 @@ impl Completion {
 
     /// Of work that ends when the completer is told so.
     pub fn pending() -> (Self, Completer) {
-        let shared = Arc::new(Shared { end: Mutex::default(), ended: Condvar::new() });
+        Self::of(Shared::new())
+    }
+
+    fn of(shared: Arc<Shared>) -> (Self, Completer) {
         (Self(State::Pending(Arc::clone(&shared))), Completer(shared))
     }
 
@@ -147,8 +182,9 @@ impl Future for Completion {
             return Poll::Ready(result.clone());
         }
         // One entry per task, however often it polls.
-        if !end.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
-            end.wakers.push(context.waker().clone());
+        if !end.waker.iter().chain(&end.wakers).any(|waker| waker.will_wake(context.waker())) {
+            let waker = context.waker().clone();
+            if end.waker.is_none() { end.waker = Some(waker) } else { end.wakers.push(waker) }
         }
         Poll::Pending
     }
@@ -201,6 +237,32 @@ mod tests {
             other => panic!("{other:?}"),
         }
         assert_eq!(completion.wait_timeout(Duration::ZERO).unwrap().unwrap(), refused());
+    }
+
+    #[test]
+    fn a_source_uses_memory_again_once_nobody_holds_it() {
+        let address = |completion: &Completion| match &completion.0 {
+            State::Pending(shared) => Arc::as_ptr(shared),
+            State::Ready(_) => panic!("it is pending"),
+        };
+        let mut source = CompletionSource::default();
+        let (first, completer) = source.pending();
+        let count = Arc::<Count>::default();
+        let waker = Waker::from(Arc::clone(&count));
+        assert!(Pin::new(&mut first.clone()).poll(&mut Context::from_waker(&waker)).is_pending());
+        let first_address = address(&first);
+        completer.complete(Ok(refused()));
+        // Somebody may still ask the first how it ended.
+        let (second, _completer) = source.pending();
+        assert_ne!(address(&second), first_address);
+        assert_eq!(first.wait().unwrap(), refused());
+        drop(first);
+        let (third, completer) = source.pending();
+        assert_eq!(address(&third), first_address);
+        assert!(!third.is_done(), "it is another submission's");
+        completer.complete(Ok(Outcome::default()));
+        assert_eq!(third.wait().unwrap(), Outcome::default());
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "whoever waited for the first is woken for the first");
     }
 
     #[test]

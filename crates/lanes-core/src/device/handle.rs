@@ -37,6 +37,11 @@ impl Buffer {
         self.0.placement()
     }
 
+    /// Whether the two are handles to one buffer.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// For backends: the object, if it is of this type.
     pub fn object<T: BufferObject>(&self) -> Option<Arc<T>> {
         let any: Arc<dyn Any + Send + Sync> = Arc::<dyn BufferObject>::clone(&self.0);

@@ -21,7 +21,7 @@ mod handle;
 mod turn;
 
 pub use budget::{Budget, Charge, MemoryUse, Purpose};
-pub use completion::{Completer, Completion, Outcome};
+pub use completion::{Completer, Completion, CompletionSource, Outcome};
 pub use error::DeviceError;
 pub use handle::{Buffer, BufferObject, Executable, ExecutableObject, Slot, SlotObject, StateRows};
 pub use turn::{RowCheck, TurnRows};
@@ -51,6 +51,8 @@ pub struct Capabilities {
     pub backend: &'static str,
     /// What the maker calls the device.
     pub name: String,
+    /// What kernels are compiled for, as `backend[:architecture]`: `cpu:avx2`, say.
+    pub target: String,
     /// Driver and version, or the instruction set that was chosen.
     pub driver: String,
     /// Compute units, or threads, that one turn may use.
@@ -80,6 +82,15 @@ pub struct MemoryReport {
     pub total: Option<u64>,
 }
 
+/// What a plan's resident memory is: its size says how many bytes from `offset` on.
+#[derive(Clone, Debug)]
+pub struct Resident {
+    /// The memory.
+    pub buffer: Buffer,
+    /// Bytes from its start; a multiple of [`WINDOW_ALIGN`](crate::plan::WINDOW_ALIGN).
+    pub offset: u64,
+}
+
 /// How a plan is to be prepared.
 #[derive(Clone, Copy, Debug)]
 pub struct PrepareOptions<'a> {
@@ -89,6 +100,12 @@ pub struct PrepareOptions<'a> {
     pub slots: usize,
     /// The rows of each state of the signature, in its order.
     pub states: &'a [StateRows],
+    /// The memory of each binding of the plan's resident storages. Two of them may share bytes only if the plan writes
+    /// neither.
+    pub residents: &'a [Resident],
+    /// Whether `submit` should return before the work is done. A device whose host does the work may do it inside
+    /// `submit` where this is false and nothing else is in flight: the fastest way for a caller who waits anyway.
+    pub overlap: bool,
 }
 
 impl PrepareOptions<'_> {
@@ -122,6 +139,7 @@ impl PrepareOptions<'_> {
                 ));
             }
         }
+        self.check_residents(plan)?;
         for (at, bytes) in plan.plan().storages.iter().map(crate::plan::Storage::bytes).enumerate() {
             if bytes.checked_mul(max_seats as usize).is_none_or(|all| all > isize::MAX as usize) {
                 return Err(DeviceError::TooLarge {
@@ -130,6 +148,44 @@ impl PrepareOptions<'_> {
                     limit: isize::MAX as u64,
                 });
             }
+        }
+        Ok(())
+    }
+
+    /// That every resident storage has memory, alone where the plan writes it.
+    fn check_residents(&self, plan: &Checked<'_>) -> Result<(), DeviceError> {
+        let name = &plan.plan().name;
+        let invalid = |what: String| Err(DeviceError::Invalid { what: format!("plan {name}: {what}") });
+        let mut spans = Vec::<(usize, &Resident, u64, bool)>::new();
+        let written = plan.resident_written();
+        for (storage, written) in plan.plan().storages.iter().zip(written) {
+            let crate::plan::Storage::Resident { binding, bytes } = *storage else { continue };
+            let Some(resident) = self.residents.get(binding) else {
+                let count = self.residents.len();
+                return invalid(format!("resident memory {binding} is bound to nothing: {count} were given"));
+            };
+            if written && self.capacity.max_seats != 1 {
+                let seats = self.capacity.max_seats;
+                return invalid(format!(
+                    "it writes resident memory {binding}, which turns of {seats} seats cannot share"
+                ));
+            }
+            let end = resident.offset.checked_add(bytes as u64).filter(|&end| end <= resident.buffer.bytes());
+            let Some(end) = end.filter(|_| resident.offset % crate::plan::WINDOW_ALIGN as u64 == 0) else {
+                let (offset, size) = (resident.offset, resident.buffer.bytes());
+                return invalid(format!(
+                    "resident memory {binding}: {bytes} bytes from byte {offset} on of a buffer of {size}; a start is a \
+                     multiple of {}, and the end inside",
+                    crate::plan::WINDOW_ALIGN
+                ));
+            };
+            for (other, before, before_end, before_written) in &spans {
+                let meet = before.buffer.is(&resident.buffer) && before.offset < end && resident.offset < *before_end;
+                if meet && (written || *before_written) {
+                    return invalid(format!("it writes resident memory {other} or {binding}, which share bytes"));
+                }
+            }
+            spans.push((binding, resident, end, written));
         }
         Ok(())
     }
@@ -174,6 +230,27 @@ pub trait Device: Send + Sync {
 
     /// Copies out of a buffer, from byte `offset` of it on, after what was submitted before.
     fn read(&self, buffer: &Buffer, offset: u64, into: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Copies `bytes` bytes between two buffers, or within one where the two ranges lie apart, once `after` have
+    /// succeeded and what was submitted before is done with them. Byte offsets.
+    fn copy(
+        &self,
+        from: (&Buffer, u64),
+        to: (&Buffer, u64),
+        bytes: u64,
+        after: &[Completion],
+    ) -> Result<Completion, DeviceError>;
+
+    /// Shows `visit` `bytes` bytes of host-visible memory ([`Placement::Upload`], `Readback` or `Shared`) where they
+    /// lie, once what was submitted before is done with them; nothing submitted touches them meanwhile.
+    /// [`DeviceError::Invalid`] for memory of another placement.
+    fn map(
+        &self,
+        buffer: &Buffer,
+        offset: u64,
+        bytes: usize,
+        visit: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), DeviceError>;
 
     /// Runs one operation on the rows of a state. The initial row is never its target.
     fn rows(&self, state: &StateRows, op: RowOp) -> Result<Completion, DeviceError>;

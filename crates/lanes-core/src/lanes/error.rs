@@ -171,6 +171,16 @@ pub enum BuildError {
         /// What would be accepted.
         expected: &'static str,
     },
+    /// More turns were to be in flight than the model has slots.
+    #[error("{found} slots were asked for, and model {model} has at most {most}")]
+    Slots {
+        /// The model.
+        model: String,
+        /// Slots asked for, by the builder's `slots` or by `LANES_SLOTS`.
+        found: usize,
+        /// Slots it has.
+        most: usize,
+    },
     /// The model did not prepare for this many lanes and seats.
     #[error("the model did not prepare for {lanes} lanes and {max_seats} seats")]
     Prepare {

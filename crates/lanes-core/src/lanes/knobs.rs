@@ -13,6 +13,8 @@ const LANES_MAX: u32 = 1 << 24;
 const LINGER_US_MAX: u64 = 60_000_000;
 /// The longest queue.
 const QUEUE_MAX: usize = 1 << 24;
+/// The most slots: each takes rows for a whole turn. With the most lanes and seats, rows still fit their index.
+const SLOTS_MAX: u64 = 64;
 
 /// What the builder was told.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,6 +24,7 @@ pub(super) struct Asked {
     pub linger: Option<Duration>,
     pub queue: Option<usize>,
     pub checkpoints: Option<u32>,
+    pub slots: Option<usize>,
 }
 
 /// What holds.
@@ -33,12 +36,14 @@ pub(super) struct Knobs {
     pub linger: Duration,
     pub queue: usize,
     pub checkpoints: u32,
+    /// Turns in flight at most.
+    pub slots: usize,
 }
 
 impl Knobs {
     /// The room that the model prepares.
     pub fn capacity(&self) -> Capacity {
-        Rows::capacity(self.lanes, self.max_seats, self.checkpoints)
+        Rows::capacity(self.lanes, self.max_seats, self.slots, self.checkpoints)
     }
 
     /// `environment` looks a variable up.
@@ -71,11 +76,14 @@ impl Knobs {
         let linger = asked.linger.unwrap_or(Duration::from_micros(linger.unwrap_or(0)));
         let queue = pick(asked.queue.map(|queue| queue as u64), "queue", "LANES_QUEUE", count, QUEUE_MAX as u64, 1)?;
         let queue = queue.map_or((4 * lanes as usize).min(QUEUE_MAX), |queue| queue as usize);
+        let slots = asked.slots.map(|slots| slots as u64);
+        let slots = pick(slots, "slots", "LANES_SLOTS", "a whole number from 1 to 64", SLOTS_MAX, 1)?;
+        let slots = slots.map_or(1, |slots| slots as usize);
         let (none_or_more, asked) = ("a whole number from 0 to 16777216", asked.checkpoints.map(u64::from));
         let checkpoints = pick(asked, "checkpoints", "LANES_CHECKPOINTS", none_or_more, most, 0)?;
         // None unless asked for: each takes a row of every state, and most streams never go back.
         let checkpoints = checkpoints.map_or(0, |checkpoints| checkpoints as u32);
-        Ok(Self { lanes, max_seats, linger, queue, checkpoints })
+        Ok(Self { lanes, max_seats, linger, queue, slots, checkpoints })
     }
 }
 
@@ -91,25 +99,30 @@ mod tests {
     #[test]
     fn the_builder_wins_over_the_environment_and_the_environment_over_the_default() {
         let default = from(Asked::default(), &[]).unwrap();
-        assert_eq!(default, Knobs { lanes: 64, max_seats: 64, linger: Duration::ZERO, queue: 256, checkpoints: 0 });
+        let expected = Knobs { lanes: 64, max_seats: 64, linger: Duration::ZERO, queue: 256, slots: 1, checkpoints: 0 };
+        assert_eq!(default, expected);
         let variables = [
             ("LANES_MAX_LANES", "8"),
             ("LANES_MAX_SEATS", "3"),
             ("LANES_LINGER_US", "250"),
             ("LANES_QUEUE", "5"),
+            ("LANES_SLOTS", "2"),
             ("LANES_CHECKPOINTS", "6"),
         ];
         let set = from(Asked::default(), &variables).unwrap();
-        assert_eq!(set, Knobs { lanes: 8, max_seats: 3, linger: Duration::from_micros(250), queue: 5, checkpoints: 6 });
+        let linger = Duration::from_micros(250);
+        assert_eq!(set, Knobs { lanes: 8, max_seats: 3, linger, queue: 5, slots: 2, checkpoints: 6 });
+        let linger = Duration::from_nanos(1);
         let asked = Asked {
             lanes: Some(2),
-            linger: Some(Duration::from_nanos(1)),
+            linger: Some(linger),
             queue: Some(9),
             max_seats: Some(1),
+            slots: Some(3),
             checkpoints: Some(0),
         };
         let both = from(asked, &variables).unwrap();
-        assert_eq!(both, Knobs { lanes: 2, max_seats: 1, linger: Duration::from_nanos(1), queue: 9, checkpoints: 0 });
+        assert_eq!(both, Knobs { lanes: 2, max_seats: 1, linger, queue: 9, slots: 3, checkpoints: 0 });
     }
 
     #[test]
@@ -132,5 +145,9 @@ mod tests {
         let many = from(Asked::default(), &[("LANES_CHECKPOINTS", "16777217")]);
         let expected = "LANES_CHECKPOINTS: found \"16777217\", expected a whole number from 0 to 16777216";
         assert_eq!(many, Err(expected.into()));
+        let few = "expected a whole number from 1 to 64";
+        let asked = Asked { slots: Some(0), ..Asked::default() };
+        assert_eq!(from(asked, &[]), Err(format!("slots: found 0, {few}")));
+        assert_eq!(from(Asked::default(), &[("LANES_SLOTS", "65")]), Err(format!("LANES_SLOTS: found \"65\", {few}")));
     }
 }

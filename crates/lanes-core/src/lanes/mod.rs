@@ -8,12 +8,13 @@
 //! - A stream's answers are those of its own calls in order, whoever shares its turns.
 //! - Whoever holds the baton owns lanes, rows and model: the worker, or for one turn a blocking caller who is alone.
 //! - Every queue is bounded, a call allocates nothing once its stream has made some, and dropping a handle never waits.
-//! - `table`, `rows`, `queue`, `job`, `checkpoint`, `snapshot` each keep one invariant; `turn` and `operation` tie them;
-//!   `worker` gives it a thread; `stream`, `reaper` and `runnable` are what a caller sees.
+//! - `table`, `rows`, `queue`, `job`, `flight`, `checkpoint`, `snapshot` each keep one invariant; `turn` and `operation`
+//!   tie them; `worker` gives it a thread; `stream`, `reaper` and `runnable` are what a caller sees.
 //! - Not here: what a model is made of; policies for a full table; deadlines.
 
 mod checkpoint;
 mod error;
+mod flight;
 mod job;
 mod knobs;
 mod model;

@@ -57,6 +57,8 @@ pub(super) enum Sleeper {
     Idle,
     /// It sleeps until the linger is over, a turn is full, or a spawn comes.
     Lingering,
+    /// It sleeps until a turn ends or a spawn comes: no turn can be formed.
+    Occupied,
 }
 
 pub(super) struct Queue {
@@ -77,6 +79,8 @@ pub(super) struct Queue {
     bound: usize,
     next_order: u64,
     pub sleeper: Sleeper,
+    /// A caller alone was given the baton and waits for the worker to let go of the engine.
+    pub claimed: bool,
     closed: Option<Arc<Closed>>,
     /// `depth()`, for those who do not hold the lock.
     hint: Arc<AtomicUsize>,
@@ -97,6 +101,7 @@ impl Queue {
             bound,
             next_order: 0,
             sleeper: Sleeper::Awake,
+            claimed: false,
             closed: None,
             hint,
         }
@@ -152,6 +157,7 @@ impl Queue {
             Sleeper::Awake => false,
             Sleeper::Idle => self.depth() > 0,
             Sleeper::Lingering => !self.spawns.is_empty() || self.fills(seats),
+            Sleeper::Occupied => !self.spawns.is_empty(),
         };
         if wakes {
             self.sleeper = Sleeper::Awake;
@@ -187,12 +193,14 @@ impl Queue {
         self.calls.push_front(entry);
     }
 
-    /// Takes the operations that nothing of their lane is ahead of, in order.
-    pub fn take_operations(&mut self, taken: &mut Vec<JobBox>) {
+    /// Takes the operations that nothing of their lane is ahead of, in order: neither in the queue nor among `in_flight`,
+    /// the lanes of what has been seated and not answered.
+    pub fn take_operations(&mut self, in_flight: impl Iterator<Item = LaneId>, taken: &mut Vec<JobBox>) {
         if self.operations == 0 {
             return;
         }
         self.scan += 1;
+        in_flight.for_each(|lane| self.met_in[lane.index()] = self.scan);
         for _ in 0..self.calls.len() {
             let Some(entry) = self.calls.pop_front() else { break };
             let met_in = &mut self.met_in[entry.lane.index()];

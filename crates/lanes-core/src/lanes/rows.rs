@@ -1,12 +1,15 @@
 //! Which rows are free, and how many hold each of the others.
 //!
-//! `max_lanes` held by lanes + `max_seats` being written by the one turn in flight + one a checkpoint + the initial row,
+//! `max_lanes` held by lanes + `max_seats` being written by each turn in flight + one a checkpoint + the initial row,
 //! which is last.
 //!
-//! - A row is free, or written by one seat of the turn in flight, or held by lanes and checkpoints: by several after a
-//!   fork. It is free again when the last of them lets it go.
-//! - `take` gives free rows only, so a row that is held is never written.
-//! - `take` cannot run out: a lane and a checkpoint hold at most one row, and a seat writes one.
+//! - A row is free, or held: by the seat of a turn in flight that writes it, by those that read it, and by lanes and
+//!   checkpoints, several of them after a fork. It is free again when the last of them lets it go, so no row that
+//!   somebody holds or a turn in flight touches is given out, and none that is held is written again.
+//! - `take` cannot run out: a seat writes one row, a checkpoint holds one, and a lane holds at most one that no seat in
+//!   flight writes. The row that a released lane pointed at is read by seats that end before the next holder of the lane
+//!   commits one, and no stream is restored to that lane before. What a failed seat wrote is read by seats in flight
+//!   only, while no turn is formed (`turn`).
 //! - The initial row is nobody's: sharing and freeing it does nothing.
 //! - Not here: the bytes (the model keeps them).
 
@@ -26,9 +29,9 @@ impl Rows {
         Self { free: (0..ordinary).rev().map(RowId).collect(), holders: vec![0; ordinary as usize] }
     }
 
-    /// The capacity that `lanes` lanes and `checkpoints` checkpoints need with one turn of `max_seats` in flight.
-    pub const fn capacity(lanes: u32, max_seats: u32, checkpoints: u32) -> Capacity {
-        Capacity { rows: lanes + max_seats + checkpoints + 1, max_seats }
+    /// The capacity that `lanes` lanes and `checkpoints` checkpoints need with `slots` turns of `max_seats` in flight.
+    pub const fn capacity(lanes: u32, max_seats: u32, slots: usize, checkpoints: u32) -> Capacity {
+        Capacity { rows: lanes + slots as u32 * max_seats + checkpoints + 1, max_seats }
     }
 
     /// A row to write, with one holder. The last one freed comes first: it is the likeliest to be in cache.
@@ -74,12 +77,12 @@ mod tests {
         /// Against a map of counts: a row that is held is never given, nor is the initial row.
         #[test]
         fn a_row_is_given_when_nobody_holds_it(
-            lanes in 1u32..6, seats in 1u32..6, checkpoints in 0u32..3,
+            lanes in 1u32..6, seats in 1u32..6, slots in 1usize..4, checkpoints in 0u32..3,
             steps in prop::collection::vec((0u8..3, any::<u8>()), 0..96),
         ) {
-            let capacity = Rows::capacity(lanes, seats, checkpoints);
+            let capacity = Rows::capacity(lanes, seats, slots, checkpoints);
             let (mut rows, mut held) = (Rows::new(capacity), BTreeMap::<RowId, u32>::new());
-            let most = (lanes + seats + checkpoints) as usize;
+            let most = lanes as usize + seats as usize * slots + checkpoints as usize;
             for (kind, at) in steps {
                 let any = (!held.is_empty()).then(|| *held.keys().nth(at as usize % held.len()).unwrap());
                 match (kind, any) {
@@ -109,7 +112,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "row0 was freed twice")]
     fn a_row_is_freed_once_a_holder() {
-        let mut rows = Rows::new(Rows::capacity(1, 1, 0));
+        let mut rows = Rows::new(Rows::capacity(1, 1, 1, 0));
         let row = rows.take();
         rows.share(row);
         rows.free(row);

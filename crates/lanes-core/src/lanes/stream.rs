@@ -13,7 +13,7 @@
 //! - Not here: how a call finds its turn (`turn`).
 
 use super::checkpoint::Checkpoint;
-use super::error::{Closed, InputError, StreamError};
+use super::error::{InputError, StreamError};
 use super::job::{Job, JobBox, Pooled, StreamCell, Ticket, keep_waker};
 use super::operation::Op;
 use super::queue::Request;
@@ -542,17 +542,17 @@ fn copy_out(job: JobBox, buffers: &mut [&mut [u8]]) -> Result<(), StreamError> {
 }
 
 /// Where a spawn and the lease that answers it meet.
-#[derive(Default)]
 pub(super) struct SpawnSlot {
     /// What the stream goes on from; a fresh one if nothing.
     snapshot: Option<Sealed>,
     state: Mutex<SpawnState>,
 }
 
-#[derive(Default)]
-struct SpawnState {
-    stream: Option<Result<Stream, StreamError>>,
-    waker: Option<Waker>,
+enum SpawnState {
+    Asked(Option<Waker>),
+    Served(Result<Stream, StreamError>),
+    /// The answer was taken, or nobody waits for it any more.
+    Over,
 }
 
 impl SpawnSlot {
@@ -561,11 +561,26 @@ impl SpawnSlot {
         self.snapshot.as_ref()
     }
 
-    /// Hands the stream over. Returns whom to wake, once no lock is held.
-    pub fn deliver(&self, stream: Result<Stream, StreamError>) -> Option<Waker> {
+    fn new(snapshot: Option<Sealed>) -> Arc<Self> {
+        Arc::new(Self { snapshot, state: Mutex::new(SpawnState::Asked(None)) })
+    }
+
+    /// Hands over what `serve` leases. Nothing is leased when nobody waits any more: a lane that is held for a moment
+    /// only would show, as a caller that is not alone or as a table that is full. Returns whom to wake, once no lock is
+    /// held.
+    pub fn deliver(&self, serve: impl FnOnce() -> Result<Stream, StreamError>) -> Option<Waker> {
         let mut slot = lock(&self.state);
-        slot.stream = Some(stream);
-        slot.waker.take()
+        let SpawnState::Asked(waker) = &mut *slot else { return None };
+        let waker = waker.take();
+        *slot = SpawnState::Served(serve());
+        waker
+    }
+
+    /// Nobody waits any more. Whether nobody has answered either.
+    fn abandon(&self) -> bool {
+        let state = std::mem::replace(&mut *lock(&self.state), SpawnState::Over);
+        // A stream or a waker is dropped here, with no lock held.
+        matches!(state, SpawnState::Asked(_))
     }
 }
 
@@ -578,36 +593,31 @@ pub struct Spawn {
 
 impl Spawn {
     pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        Self::of(shared, SpawnSlot::default())
+        Self::of(shared, SpawnSlot::new(None))
     }
 
     /// A spawn of a stream that goes on from `snapshot`.
     pub(super) fn restore(shared: &Arc<Shared>, snapshot: &[u8]) -> Self {
         match Sealed::check(snapshot) {
-            Ok(sealed) => Self::of(shared, SpawnSlot { snapshot: Some(sealed), ..SpawnSlot::default() }),
+            Ok(sealed) => Self::of(shared, SpawnSlot::new(Some(sealed))),
             Err(error) => {
-                let slot = Arc::<SpawnSlot>::default();
-                slot.deliver(Err(error.into()));
+                let slot = SpawnSlot::new(None);
+                slot.deliver(|| Err(error.into()));
                 Self { shared: Arc::clone(shared), slot }
             }
         }
     }
 
-    fn of(shared: &Arc<Shared>, slot: SpawnSlot) -> Self {
-        let slot = Arc::new(slot);
+    fn of(shared: &Arc<Shared>, slot: Arc<SpawnSlot>) -> Self {
         if let Err((_, cause)) = shared.submit(Request::Spawn(Arc::clone(&slot))) {
-            slot.deliver(Err(closed(cause)));
+            slot.deliver(|| Err(StreamError::Closed(cause)));
         }
         Self { shared: Arc::clone(shared), slot }
     }
 
     pub(super) fn wait(self) -> Result<Stream, StreamError> {
-        block_on(self, CALLER, |spawn| lock(&spawn.slot.state).stream.is_some())
+        block_on(self, CALLER, |spawn| matches!(*lock(&spawn.slot.state), SpawnState::Served(_)))
     }
-}
-
-fn closed(cause: Arc<Closed>) -> StreamError {
-    StreamError::Closed(cause)
 }
 
 impl Future for Spawn {
@@ -615,21 +625,23 @@ impl Future for Spawn {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut slot = lock(&self.slot.state);
-        match slot.stream.take() {
-            Some(stream) => Poll::Ready(stream),
-            None => {
-                let _replaced = keep_waker(&mut slot.waker, cx);
-                drop(slot);
-                Poll::Pending
-            }
+        if let SpawnState::Asked(waker) = &mut *slot {
+            let _replaced = keep_waker(waker, cx);
+            drop(slot);
+            return Poll::Pending;
+        }
+        match std::mem::replace(&mut *slot, SpawnState::Over) {
+            SpawnState::Served(stream) => Poll::Ready(stream),
+            // Polled after it has answered.
+            SpawnState::Asked(_) | SpawnState::Over => Poll::Pending,
         }
     }
 }
 
 impl Drop for Spawn {
     fn drop(&mut self) {
-        // One that is served meanwhile is dropped with the slot, which gives its lane back.
-        if Arc::strong_count(&self.slot) > 1 {
+        // First the slot, so that no lane is leased from here on; then the queue.
+        if self.slot.abandon() {
             lock(&self.shared.queue).remove_spawn(&self.slot);
         }
     }

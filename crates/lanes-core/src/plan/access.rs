@@ -128,7 +128,7 @@ impl Command {
             Self::Dispatch { arguments, .. } => arguments
                 .iter()
                 .filter_map(|argument| match argument {
-                    Argument::Buffer { storage, uses } => Some((storage, uses)),
+                    Argument::Buffer { storage, uses, .. } => Some((storage, uses)),
                     Argument::Scalar(_) => None,
                 })
                 .flat_map(|(storage, uses)| uses.iter().map(|&(region, access)| on(*storage, region, access)))

@@ -5,6 +5,7 @@
 //!   and scope that the signature gives; every output and state of the signature has one;
 //! - every region and every window lies in its storage, is not empty, and its runs do not overlap one another;
 //! - constants and inputs are only read, states only gathered and scattered; f32 operands are whole f32s;
+//! - a window on shared storage lies in it and holds every use;
 //! - within one command nothing is written that another operand of it touches;
 //! - nothing is read before it was written, and every byte of every output and of every state's row is written: what
 //!   another stream left there is never seen;
@@ -12,11 +13,14 @@
 //!
 //! Sums and products of the plan's numbers are checked, so that after it they cannot pass `usize`.
 
-use super::{Argument, Command, Contraction, Place, Plan, Region, Scalar, Storage, StorageId, Term, Touch};
+use super::{
+    Access, Argument, Command, Contraction, Place, Plan, Region, Scalar, Storage, StorageId, Term, Touch, WINDOW_ALIGN,
+};
 use crate::device::DeviceError;
 use crate::{Scope, Signature};
 use loom_compiler::ir::ParameterKind;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The most commands of a plan: inferring hazards takes memory in the square of it.
 pub const COMMANDS_MAX: usize = 1 << 15;
@@ -119,6 +123,18 @@ impl<'a> Checked<'a> {
         self.plan
     }
 
+    /// For each storage, whether it is resident and a command writes it.
+    pub fn resident_written(&self) -> Vec<bool> {
+        let mut written = vec![false; self.plan.storages.len()];
+        let touches = self.plan.commands.iter().flat_map(Command::touches);
+        for touch in touches.filter(|touch| touch.access.writes()) {
+            if let Place::Storage(StorageId(id)) = touch.place {
+                written[id as usize] = matches!(self.plan.storages[id as usize], Storage::Resident { .. });
+            }
+        }
+        written
+    }
+
     /// What it was checked against.
     pub fn signature(&self) -> &'a Signature {
         self.signature
@@ -163,7 +179,7 @@ impl<'a> Check<'a> {
         for (number, storage) in self.plan.storages.iter().enumerate() {
             self.at = format!("storage {number}");
             let (what, id, has, found, declared) = match *storage {
-                Storage::Constant { .. } | Storage::Scratch { .. } => continue,
+                Storage::Constant { .. } | Storage::Scratch { .. } | Storage::Resident { .. } => continue,
                 Storage::Input { port, bytes } => {
                     let port_at = signature.inputs.get(port).map(|port| (port.bytes(), port.scope));
                     ("input", port, &mut has_input, (bytes, Scope::Seat), port_at)
@@ -274,7 +290,9 @@ impl<'a> Check<'a> {
     fn write_to(&self, id: StorageId, region: &Region) -> Result<(), PlanError> {
         let storage = self.find(id)?;
         match storage {
-            Storage::Output { .. } | Storage::Scratch { .. } => self.region(id, storage, region),
+            Storage::Output { .. } | Storage::Resident { .. } | Storage::Scratch { .. } => {
+                self.region(id, storage, region)
+            }
             Storage::State { .. } => Err(self.access("writes", id, "a state: only a scatter writes it")),
             Storage::Constant { .. } => Err(self.access("writes", id, "a constant: it is only read")),
             Storage::Input { .. } | Storage::SharedInput { .. } => {
@@ -318,9 +336,9 @@ impl<'a> Check<'a> {
         }
         for (at, (argument, parameter)) in arguments.iter().zip(&image.parameters).enumerate() {
             let name = &parameter.name;
-            let (storage, uses) = match (argument, parameter.kind) {
+            let (storage, window, uses) = match (argument, parameter.kind) {
                 (Argument::Scalar(_), ParameterKind::Scalar(_)) => continue,
-                (Argument::Buffer { storage, uses }, ParameterKind::Buffer) => (*storage, uses),
+                (Argument::Buffer { storage, window, uses }, ParameterKind::Buffer) => (*storage, window, uses),
                 (Argument::Scalar(_), ParameterKind::Buffer) => {
                     return Err(wrong(format!("a scalar for argument {name}, which is a buffer")));
                 }
@@ -335,6 +353,9 @@ impl<'a> Check<'a> {
                     self.read_from(storage, region)?;
                 }
             }
+            if let Some(window) = window {
+                self.window(storage, window, uses).map_err(|what| wrong(format!("argument {name}: {what}")))?;
+            }
             // An argument without uses binds the storage all the same.
             if matches!(self.find(storage)?, Storage::State { .. }) {
                 let kind = "a state: it is only gathered and scattered";
@@ -346,6 +367,27 @@ impl<'a> Check<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Why `window` cannot be what a kernel sees of `storage`.
+    fn window(&self, storage: StorageId, window: &Range<usize>, uses: &[(Region, Access)]) -> Result<(), String> {
+        let Some(bound) = self.plan.storages.get(storage.0 as usize) else {
+            // The caller's next look at the storage says so.
+            return Ok(());
+        };
+        let (bytes, Range { start, end }) = (bound.bytes(), window);
+        if !bound.is_shared() {
+            return Err(format!("bytes {start}..{end} of storage {}, which has one value a seat", storage.0));
+        }
+        if start > end || *end > bytes || start % WINDOW_ALIGN != 0 {
+            return Err(format!(
+                "bytes {start}..{end} of {bytes}: windows start on {WINDOW_ALIGN} bytes and end inside"
+            ));
+        }
+        match uses.iter().find(|(region, _)| region.offset < *start || region.end() > *end) {
+            Some((region, _)) => Err(format!("{region:?} is outside of its window, bytes {start}..{end}")),
+            None => Ok(()),
+        }
     }
 
     fn contract(&self, contraction: &Contraction) -> Result<(), PlanError> {

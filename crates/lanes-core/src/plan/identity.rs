@@ -109,6 +109,7 @@ impl Hash {
             Storage::Output { port, bytes } => (3, *port, *bytes),
             Storage::State { state, bytes } => (4, *state, *bytes),
             Storage::Scratch { bytes } => (5, 0, *bytes),
+            Storage::Resident { binding, bytes } => (6, *binding, *bytes),
         };
         self.number(kind);
         self.numbers(&[at, bytes]);
@@ -167,9 +168,10 @@ impl Hash {
 
     fn argument(&mut self, argument: &Argument) {
         match argument {
-            Argument::Buffer { storage, uses } => {
+            Argument::Buffer { storage, window, uses } => {
                 self.number(0);
                 self.number(storage.0.into());
+                self.numbers(&window.as_ref().map_or(Vec::new(), |window| vec![window.start, window.end]));
                 self.list(uses, |hash, (region, access)| {
                     hash.place((*storage, *region));
                     hash.number(match access {

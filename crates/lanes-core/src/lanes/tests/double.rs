@@ -27,6 +27,8 @@ pub const FAIL: u64 = ORDERS + 1;
 pub const PANIC: u64 = ORDERS + 2;
 /// The device is lost.
 pub const LOSE: u64 = ORDERS + 3;
+/// The turn does not even start. For a model with slots.
+pub const BALK: u64 = ORDERS + 4;
 
 /// What a fresh stream starts from.
 pub const INITIAL: u64 = 7;
@@ -107,27 +109,32 @@ pub struct Double {
     capacity: Capacity,
 }
 
+/// The signature of a double.
+pub fn signature(shared: bool) -> Signature {
+    let port =
+        |name: &str, dtype, shape: &[usize], scope| Port { name: name.into(), dtype, shape: shape.into(), scope };
+    let mut inputs = vec![port("x", DType::U64, &[1], Scope::Seat)];
+    if shared {
+        inputs.push(port("rate", DType::I32, &[], Scope::Turn));
+    }
+    Signature {
+        name: "double".into(),
+        inputs,
+        outputs: vec![port("y", DType::U64, &[1], Scope::Seat)],
+        states: vec![StateSpec {
+            input: "s".into(),
+            output: "s_out".into(),
+            dtype: DType::U64,
+            lane_shape: vec![1],
+            initial: Some(INITIAL.to_le_bytes().as_slice().into()),
+            kind: StateKind::Replaced,
+        }],
+    }
+}
+
 impl Double {
     pub fn new(control: &Control, shared: bool) -> Self {
-        let port =
-            |name: &str, dtype, shape: &[usize], scope| Port { name: name.into(), dtype, shape: shape.into(), scope };
-        let mut inputs = vec![port("x", DType::U64, &[1], Scope::Seat)];
-        if shared {
-            inputs.push(port("rate", DType::I32, &[], Scope::Turn));
-        }
-        let signature = Signature {
-            name: "double".into(),
-            inputs,
-            outputs: vec![port("y", DType::U64, &[1], Scope::Seat)],
-            states: vec![StateSpec {
-                input: "s".into(),
-                output: "s_out".into(),
-                dtype: DType::U64,
-                lane_shape: vec![1],
-                initial: Some(INITIAL.to_le_bytes().as_slice().into()),
-                kind: StateKind::Replaced,
-            }],
-        };
+        let signature = signature(shared);
         let capacity = Capacity { rows: 1, max_seats: 0 };
         Self { signature, control: control.clone(), rows: vec![], x: vec![], rate: vec![0], y: vec![], capacity }
     }
@@ -288,9 +295,12 @@ pub struct ByHand {
 impl ByHand {
     pub fn new(asked: Asked, shared_input: bool) -> Self {
         let control = Control::default();
-        let mut model = Double::new(&control, shared_input);
+        Self::over(Double::new(&control, shared_input), control, asked)
+    }
+
+    pub fn over(mut model: impl LanedModel + 'static, control: Control, asked: Asked) -> Self {
         let knobs = Knobs::resolve(asked, |_| None).unwrap();
-        model.prepare(knobs.capacity()).unwrap();
+        model.prepare_slots(knobs.capacity(), knobs.slots).unwrap();
         let signature = model.signature().clone();
         let info = Arc::new(ModelInfo { layout: Layout::new(&signature), signature });
         let engine = Engine::new(Box::new(model), Arc::clone(&info), knobs);

@@ -4,5 +4,7 @@ mod churn;
 mod double;
 mod forks;
 mod forming;
+mod pipelining;
 mod reaping;
+mod slotted;
 mod streams;

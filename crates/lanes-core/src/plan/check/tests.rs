@@ -116,8 +116,8 @@ kernel.def export("add") @add(%seats: index) {
 
 /// `add` on three buffers: the first uses, then the output, which is what lets it store.
 fn dispatch(uses: &[(StorageId, Region, Access)]) -> Command {
-    let buffer = |&(storage, region, access)| Argument::Buffer { storage, uses: vec![(region, access)] };
-    let unused = Argument::Buffer { storage: INPUT, uses: vec![] };
+    let buffer = |&(storage, region, access)| Argument::Buffer { storage, window: None, uses: vec![(region, access)] };
+    let unused = Argument::Buffer { storage: INPUT, window: None, uses: vec![] };
     let mut arguments: Vec<_> = uses.iter().map(buffer).collect();
     arguments.resize(2, unused);
     arguments.insert(0, Argument::Scalar(Scalar::Seats));
@@ -282,7 +282,7 @@ fn operands_of_one_command_stay_out_of_each_others_way() {
     let mut in_place = dispatch(&[]);
     let Command::Dispatch { arguments, .. } = &mut in_place else { unreachable!() };
     let uses = vec![(half, Access::Read), (half, Access::Write)];
-    arguments[3] = Argument::Buffer { storage: B, uses };
+    arguments[3] = Argument::Buffer { storage: B, window: None, uses };
     plan.commands.push(in_place);
     plan.check(&signature()).unwrap();
 }
@@ -307,12 +307,12 @@ fn launch_arguments_are_those_of_the_kernel() {
     dispatched(&|_, arguments| arguments[0] = arguments[1].clone(), "a buffer for argument seats, which is index");
     // Whatever is declared, the kernel stores to its last argument.
     for (storage, access) in [(CONSTANT, Access::Read), (A, Access::Read)] {
-        let read = Argument::Buffer { storage, uses: vec![(WHOLE, access)] };
+        let read = Argument::Buffer { storage, window: None, uses: vec![(WHOLE, access)] };
         dispatched(&|_, arguments| arguments[3] = read.clone(), "it stores to argument z, which is only read");
     }
-    let unused = Argument::Buffer { storage: SHARED, uses: vec![] };
+    let unused = Argument::Buffer { storage: SHARED, window: None, uses: vec![] };
     dispatched(&|_, arguments| arguments[3] = unused.clone(), "it stores to argument z");
-    let state = Argument::Buffer { storage: STATE, uses: vec![] };
+    let state = Argument::Buffer { storage: STATE, window: None, uses: vec![] };
     dispatched(&|_, arguments| arguments[2] = state.clone(), "binds storage 4, a state");
     let unknown = |plan: &mut Plan| {
         plan.kernels.clear();
