@@ -1,6 +1,6 @@
 //! A double with several slots. What it starts waits on a bench until the test, or a thread of it, runs it.
 
-use super::super::model::{Capacity, LanedModel, Refusal, SeatRows};
+use super::super::model::{Capacity, Identity, LanedModel, Refusal, RowId, SeatRows};
 use super::super::sync::lock;
 use super::double::{BALK, FAIL, INITIAL, LOSE, PANIC, REFUSE, next, signature};
 use crate::Signature;
@@ -247,6 +247,27 @@ impl LanedModel for Slotted {
     fn slot_output(&self, slot: usize, _port: usize) -> &[u8] {
         self.assert_free(slot);
         bytemuck::cast_slice(&self.y[slot])
+    }
+
+    fn identity(&self) -> Result<Identity, DeviceError> {
+        Ok([1; 32])
+    }
+
+    fn read_row(&self, _state: usize, row: RowId, into: &mut [u8]) -> Result<(), DeviceError> {
+        let state = self.bench.state();
+        let is_written = state.waiting.iter().flat_map(|started| &started.seats).any(|seat| seat.write == row);
+        assert!(!is_written, "{row} is read while a turn in flight writes it");
+        into.copy_from_slice(&state.rows[row.0 as usize].to_le_bytes());
+        Ok(())
+    }
+
+    fn write_row(&mut self, _state: usize, row: RowId, bytes: &[u8]) -> Result<(), DeviceError> {
+        let mut state = self.bench.state();
+        let mut touched = state.waiting.iter().flat_map(|started| &started.seats);
+        let is_touched = touched.any(|seat| seat.write == row || seat.read == row);
+        assert!(row < self.capacity.initial_row() && !is_touched, "{row} is written while a turn in flight touches it");
+        state.rows[row.0 as usize] = u64::from_le_bytes(bytes.try_into().unwrap());
+        Ok(())
     }
 }
 
