@@ -425,6 +425,37 @@ fn an_operation_waits_until_its_lane_has_landed() {
     assert_eq!(y(now(call)).unwrap(), alone(&[5])[0]);
 }
 
+/// The row that a lane's last holder reads in flight is one of the lane's: until its turn has ended there is no other.
+#[test]
+fn a_stream_is_restored_to_a_lane_whose_last_turn_has_ended() {
+    let bench = Bench::default();
+    let asked = Asked { lanes: Some(1), slots: Some(2), ..Asked::default() };
+    let hand = ByHand::over(Slotted::new(&bench, false), Control::default(), asked);
+    let stream = hand.spawn().unwrap();
+    let first = stream.call(&x(&1));
+    hand.step();
+    bench.run_one();
+    hand.step();
+    now(first).unwrap();
+    let snapshot = stream.snapshot();
+    hand.step();
+    let bytes = now(snapshot).unwrap();
+    let given_up = stream.call(&x(&2));
+    hand.step();
+    drop((given_up, stream));
+    let restore = Spawn::restore(&hand.shared, &bytes);
+    hand.step();
+    assert_eq!(now(restore).unwrap_err().to_string(), "1 lane was asked for, and 0 of 1 are free");
+    bench.run_one();
+    hand.step();
+    let restore = Spawn::restore(&hand.shared, &bytes);
+    hand.step();
+    let stream = now(restore).unwrap();
+    let calls = [3, 4].map(|input| stream.call(&x(&input)));
+    while hand.step() == Step::Ran || bench.run_one() {}
+    assert_eq!(calls.map(|call| y(now(call)).unwrap()), alone(&[1, 3, 4])[1..]);
+}
+
 #[test]
 fn an_operation_waits_for_all_steps_of_a_call_of_many() {
     for queue in [1, 2, 8] {
