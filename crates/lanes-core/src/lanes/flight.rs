@@ -98,10 +98,9 @@ impl Flight {
         self.turns.is_empty() && self.unseated.is_empty()
     }
 
-    /// Whether a call of the lane is in flight, or waits to be seated again.
-    pub fn leads(&self, lane: LaneId) -> bool {
-        let flying = self.turns.iter().flat_map(|turn| &turn.seats);
-        flying.chain(&self.unseated).any(|entry| entry.lane == lane)
+    /// Lanes that have a seat in flight or a call that waits to be seated again; some more than once.
+    pub fn lanes(&self) -> impl Iterator<Item = LaneId> {
+        self.turns.iter().flat_map(|turn| &turn.seats).chain(&self.unseated).map(|entry| entry.lane)
     }
 
     /// Whether a turn may be formed.

@@ -23,8 +23,8 @@ pub(super) struct Asked {
     pub max_seats: Option<u32>,
     pub linger: Option<Duration>,
     pub queue: Option<usize>,
-    pub slots: Option<usize>,
     pub checkpoints: Option<u32>,
+    pub slots: Option<usize>,
 }
 
 /// What holds.
@@ -35,9 +35,9 @@ pub(super) struct Knobs {
     pub max_seats: u32,
     pub linger: Duration,
     pub queue: usize,
+    pub checkpoints: u32,
     /// Turns in flight at most.
     pub slots: usize,
-    pub checkpoints: u32,
 }
 
 impl Knobs {
@@ -99,8 +99,8 @@ mod tests {
     #[test]
     fn the_builder_wins_over_the_environment_and_the_environment_over_the_default() {
         let default = from(Asked::default(), &[]).unwrap();
-        let (linger, queue, slots, checkpoints) = (Duration::ZERO, 256, 1, 0);
-        assert_eq!(default, Knobs { lanes: 64, max_seats: 64, linger, queue, slots, checkpoints });
+        let expected = Knobs { lanes: 64, max_seats: 64, linger: Duration::ZERO, queue: 256, slots: 1, checkpoints: 0 };
+        assert_eq!(default, expected);
         let variables = [
             ("LANES_MAX_LANES", "8"),
             ("LANES_MAX_SEATS", "3"),
@@ -110,19 +110,19 @@ mod tests {
             ("LANES_CHECKPOINTS", "6"),
         ];
         let set = from(Asked::default(), &variables).unwrap();
-        let (linger, queue, slots, checkpoints) = (Duration::from_micros(250), 5, 2, 6);
-        assert_eq!(set, Knobs { lanes: 8, max_seats: 3, linger, queue, slots, checkpoints });
-        let (linger, queue, slots, checkpoints) = (Duration::from_nanos(1), 9, 3, 0);
+        let linger = Duration::from_micros(250);
+        assert_eq!(set, Knobs { lanes: 8, max_seats: 3, linger, queue: 5, slots: 2, checkpoints: 6 });
+        let linger = Duration::from_nanos(1);
         let asked = Asked {
             lanes: Some(2),
-            max_seats: Some(1),
             linger: Some(linger),
-            queue: Some(queue),
-            slots: Some(slots),
-            checkpoints: Some(checkpoints),
+            queue: Some(9),
+            max_seats: Some(1),
+            slots: Some(3),
+            checkpoints: Some(0),
         };
         let both = from(asked, &variables).unwrap();
-        assert_eq!(both, Knobs { lanes: 2, max_seats: 1, linger, queue, slots, checkpoints });
+        assert_eq!(both, Knobs { lanes: 2, max_seats: 1, linger, queue: 9, slots: 3, checkpoints: 0 });
     }
 
     #[test]
@@ -142,12 +142,12 @@ mod tests {
         assert_eq!(from(asked, &[]), Err(format!("lanes: found 0, expected {count}")));
         let asked = Asked { linger: Some(Duration::MAX), ..Asked::default() };
         assert!(from(asked, &[]).unwrap_err().ends_with("expected microseconds from 0 to 60000000"));
+        let many = from(Asked::default(), &[("LANES_CHECKPOINTS", "16777217")]);
+        let expected = "LANES_CHECKPOINTS: found \"16777217\", expected a whole number from 0 to 16777216";
+        assert_eq!(many, Err(expected.into()));
         let few = "expected a whole number from 1 to 64";
         let asked = Asked { slots: Some(0), ..Asked::default() };
         assert_eq!(from(asked, &[]), Err(format!("slots: found 0, {few}")));
         assert_eq!(from(Asked::default(), &[("LANES_SLOTS", "65")]), Err(format!("LANES_SLOTS: found \"65\", {few}")));
-        let many = from(Asked::default(), &[("LANES_CHECKPOINTS", "16777217")]);
-        let expected = "LANES_CHECKPOINTS: found \"16777217\", expected a whole number from 0 to 16777216";
-        assert_eq!(many, Err(expected.into()));
     }
 }

@@ -46,8 +46,10 @@ impl Engine {
         self.contained(shared, |engine| {
             let identity = engine.model().identity().map_err(SnapshotError::from)?;
             let opened = snapshot.open(&shared.info.signature, &identity)?;
-            // The lease comes first: while a lane is free, so is a row for it.
-            let lease = engine.table.lease().ok_or_else(|| engine.full(1))?;
+            // A lane whose last holder has a seat in flight still has the row that it reads: there is none for it yet.
+            let is_busy = |lane| engine.flight.lanes().any(|busy| busy == lane);
+            let lease = engine.table.lease_idle(is_busy);
+            let lease = lease.ok_or(StreamError::Full { asked: 1, free: 0, lanes: engine.knobs.lanes })?;
             let row = engine.rows.take();
             let mut write = || opened.rows().try_for_each(|(state, bytes)| engine.model().write_row(state, row, bytes));
             if let Err(error) = write() {
@@ -55,7 +57,7 @@ impl Engine {
                 engine.table.release(lease).expect("it was leased above");
                 return Err(SnapshotError::from(error).into());
             }
-            engine.table.place(lease, row, 0);
+            engine.table.point(lease, row, 0);
             Ok(Stream::new(shared, lease, opened.position()))
         })
     }
@@ -76,7 +78,7 @@ impl Engine {
             Op::Rollback(checkpoint) => {
                 let kept = self.kept.row(checkpoint.at());
                 self.rows.share(kept);
-                if let Some(left) = self.table.place(lease, kept, epoch) {
+                if let Some(left) = self.table.point(lease, kept, epoch) {
                     self.rows.free(left);
                 }
                 job.cell.go_back(checkpoint.position(), epoch);
@@ -107,7 +109,7 @@ impl Engine {
         for _ in 0..count {
             let lease = self.table.lease().expect("the free lanes were counted");
             self.rows.share(row);
-            self.table.place(lease, row, 0);
+            self.table.point(lease, row, 0);
             streams.push(Stream::new(shared, lease, position));
         }
         shared.counters.lanes_taken(shared.releases.live());

@@ -193,23 +193,18 @@ impl Queue {
         self.calls.push_front(entry);
     }
 
-    /// Takes the operations that nothing of their lane is ahead of, in order. Whether there are some that only a turn in
-    /// flight is ahead of, which `is_led` says of a lane.
-    pub fn take_operations(&mut self, is_led: impl Fn(LaneId) -> bool, taken: &mut Vec<JobBox>) -> bool {
+    /// Takes the operations that nothing of their lane is ahead of, in order: neither in the queue nor among `in_flight`,
+    /// the lanes of what has been seated and not answered.
+    pub fn take_operations(&mut self, in_flight: impl Iterator<Item = LaneId>, taken: &mut Vec<JobBox>) {
         if self.operations == 0 {
-            return false;
+            return;
         }
-        let mut waits = false;
         self.scan += 1;
+        in_flight.for_each(|lane| self.met_in[lane.index()] = self.scan);
         for _ in 0..self.calls.len() {
             let Some(entry) = self.calls.pop_front() else { break };
             let met_in = &mut self.met_in[entry.lane.index()];
-            let is_next = entry.is_operation() && *met_in != self.scan;
-            if is_next && is_led(entry.lane) {
-                waits = true;
-                *met_in = self.scan;
-                self.calls.push_back(entry);
-            } else if is_next {
+            if entry.is_operation() && *met_in != self.scan {
                 self.forget(&entry);
                 taken.push(entry.job);
             } else {
@@ -218,7 +213,6 @@ impl Queue {
             }
         }
         self.settle();
-        waits
     }
 
     /// Takes the oldest spawn.

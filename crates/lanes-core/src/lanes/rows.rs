@@ -1,14 +1,15 @@
 //! Which rows are free, and how many hold each of the others.
 //!
-//! `max_lanes` held by lanes + `max_seats` being written by each turn in flight + one a checkpoint + the initial row, which
-//! is last.
+//! `max_lanes` held by lanes + `max_seats` being written by each turn in flight + one a checkpoint + the initial row,
+//! which is last.
 //!
-//! - A row is free, or held: by the seat of a turn in flight that writes it, by those that read it, by lanes and by
-//!   checkpoints, several of them after a fork. It is free again when the last of them lets it go, so no row that a turn
-//!   in flight touches is given out, and none that is held is written.
+//! - A row is free, or held: by the seat of a turn in flight that writes it, by those that read it, and by lanes and
+//!   checkpoints, several of them after a fork. It is free again when the last of them lets it go, so no row that
+//!   somebody holds or a turn in flight touches is given out, and none that is held is written again.
 //! - `take` cannot run out: a seat writes one row, a checkpoint holds one, and a lane holds at most one that no seat in
 //!   flight writes. The row that a released lane pointed at is read by seats that end before the next holder of the lane
-//!   commits one. What a failed seat wrote is read by seats in flight only, while no turn is formed (`turn`).
+//!   commits one, and no stream is restored to that lane before. What a failed seat wrote is read by seats in flight
+//!   only, while no turn is formed (`turn`).
 //! - The initial row is nobody's: sharing and freeing it does nothing.
 //! - Not here: the bytes (the model keeps them).
 
@@ -81,7 +82,7 @@ mod tests {
         ) {
             let capacity = Rows::capacity(lanes, seats, slots, checkpoints);
             let (mut rows, mut held) = (Rows::new(capacity), BTreeMap::<RowId, u32>::new());
-            let most = (lanes + checkpoints) as usize + seats as usize * slots;
+            let most = lanes as usize + seats as usize * slots + checkpoints as usize;
             for (kind, at) in steps {
                 let any = (!held.is_empty()).then(|| *held.keys().nth(at as usize % held.len()).unwrap());
                 match (kind, any) {

@@ -1,12 +1,11 @@
 //! A stream's state as bytes: what `Stream::snapshot` gives and `Runnable::restore` takes, in any process.
 //!
 //! ```text
-//! magic 8 | version u32 | bytes of all u64 | identity 32 | stages u32 | stage ... | SHA-256 of all before, 32
-//! stage: name | position u64 | states u32 | state ...      state: name | dtype | rank u32 | extent u64 ... | row
-//! name, dtype: bytes u32, UTF-8                             row: bytes u64, the bytes
+//! magic 8 | version u32 | bytes of all u64 | identity 32 | name | position u64 | states u32 | state ... | SHA-256 32
+//! state: name | dtype | rank u32 | extent u64 ... | row     name, dtype: bytes u32, UTF-8     row: bytes u64, the bytes
 //! ```
 //!
-//! - Integers are little-endian. A model of one stage, as all are that one plan runs, has one.
+//! - Integers are little-endian. The checksum is over all before it.
 //! - Nothing is believed before the checksum holds, and nothing is allocated that the length found does not pay for.
 //! - The identity says which model: equal ones have the same states, and compute the same from them.
 //! - Not here: reading and writing rows (`operation`), what a model's identity is made of (`plan::identity`).
@@ -19,6 +18,8 @@ use std::sync::Arc;
 
 /// How every snapshot begins.
 const MAGIC: [u8; 8] = *b"lanes\0s\n";
+/// How one of several stages begins. Its contents: stages u32, then for each its length u64 and its snapshot.
+const MAGIC_OF_STAGES: [u8; 8] = *b"lanes\0g\n";
 /// The format written, and the only one read.
 const VERSION: u32 = 1;
 /// The longest snapshot that is written or read.
@@ -115,16 +116,8 @@ pub(super) fn encode(
         named + 4 + 8 * spec.lane_shape.len() + 8 + spec.bytes()
     };
     let states: usize = signature.states.iter().map(state_bytes).sum();
-    let bytes = HEAD_BYTES + identity.len() + 4 + name_bytes(&signature.name) + 8 + 4 + states + SUM_BYTES;
-    if bytes as u64 > SNAPSHOT_BYTES_MAX {
-        return Err(SnapshotError::TooLarge { found: bytes as u64, limit: SNAPSHOT_BYTES_MAX });
-    }
-    let mut out = Vec::with_capacity(bytes);
-    out.extend(MAGIC);
-    out.extend(VERSION.to_le_bytes());
-    out.extend((bytes as u64).to_le_bytes());
+    let mut out = begun(&MAGIC, identity.len() + name_bytes(&signature.name) + 8 + 4 + states)?;
     out.extend(identity);
-    out.extend(1u32.to_le_bytes());
     put_name(&mut out, &signature.name);
     out.extend(position.to_le_bytes());
     out.extend((signature.states.len() as u32).to_le_bytes());
@@ -138,10 +131,59 @@ pub(super) fn encode(
         out.resize(start + spec.bytes(), 0);
         read(state, &mut out[start..])?;
     }
+    Ok(sealed(out))
+}
+
+/// The head of a snapshot with `contents` bytes of contents, which are to be appended.
+fn begun(magic: &[u8; 8], contents: usize) -> Result<Vec<u8>, SnapshotError> {
+    let bytes = HEAD_BYTES + contents + SUM_BYTES;
+    if bytes as u64 > SNAPSHOT_BYTES_MAX {
+        return Err(SnapshotError::TooLarge { found: bytes as u64, limit: SNAPSHOT_BYTES_MAX });
+    }
+    let mut out = Vec::with_capacity(bytes);
+    out.extend(magic);
+    out.extend(VERSION.to_le_bytes());
+    out.extend((bytes as u64).to_le_bytes());
+    Ok(out)
+}
+
+/// Appends the checksum.
+fn sealed(mut out: Vec<u8>) -> Vec<u8> {
     let sum = Sha256::digest(&out);
     out.extend(sum);
-    debug_assert_eq!(out.len(), bytes);
-    Ok(out)
+    debug_assert_eq!(out.len(), out.capacity());
+    out
+}
+
+/// The snapshots of a stream's stages, in their order, as one.
+pub(super) fn pack(stages: &[Vec<u8>]) -> Result<Vec<u8>, SnapshotError> {
+    let bytes: usize = stages.iter().map(|stage| 8 + stage.len()).sum();
+    let mut out = begun(&MAGIC_OF_STAGES, 4 + bytes)?;
+    out.extend((stages.len() as u32).to_le_bytes());
+    for stage in stages {
+        out.extend((stage.len() as u64).to_le_bytes());
+        out.extend(stage);
+    }
+    Ok(sealed(out))
+}
+
+/// The snapshots of `stages` stages that `pack` made one of.
+pub(super) fn unpack(bytes: &[u8], stages: usize) -> Result<Vec<&[u8]>, SnapshotError> {
+    let mut reader = Reader(unsealed(&MAGIC_OF_STAGES, bytes)?);
+    let found = reader.u32("number of stages")?;
+    if found as usize != stages {
+        return Err(malformed(format!("{found} stages, and the model has {stages}")));
+    }
+    let parts = (0..stages).map(|stage| {
+        let bytes = reader.u64("length of a stage")?;
+        // What does not fit `usize` is more than is left.
+        reader.take(usize::try_from(bytes).unwrap_or(usize::MAX), &format!("stage {stage}"))
+    });
+    let parts = parts.collect::<Result<_, _>>()?;
+    if !reader.0.is_empty() {
+        return Err(malformed(format!("{} bytes after the last stage", reader.0.len())));
+    }
+    Ok(parts)
 }
 
 fn put_name(out: &mut Vec<u8>, name: &str) {
@@ -153,36 +195,40 @@ fn put_name(out: &mut Vec<u8>, name: &str) {
 #[derive(Debug)]
 pub(super) struct Sealed(Box<[u8]>);
 
+/// The contents of what `sealed` made with `magic`.
+fn unsealed<'a>(magic: &[u8; 8], bytes: &'a [u8]) -> Result<&'a [u8], SnapshotError> {
+    let found = bytes.len();
+    let Some(rest) = bytes.strip_prefix(magic).filter(|_| found >= HEAD_BYTES + SUM_BYTES) else {
+        return Err(SnapshotError::NotOne { found });
+    };
+    let mut head = Reader(rest);
+    let version = head.u32("version")?;
+    if version != VERSION {
+        return Err(SnapshotError::Version { found: version, known: VERSION });
+    }
+    let (found, expected) = (found as u64, head.u64("length")?);
+    if found.max(expected) > SNAPSHOT_BYTES_MAX {
+        return Err(SnapshotError::TooLarge { found: found.max(expected), limit: SNAPSHOT_BYTES_MAX });
+    }
+    if found != expected {
+        return Err(SnapshotError::Length { found, expected });
+    }
+    let (contents, sum) = bytes.split_at(bytes.len() - SUM_BYTES);
+    if Sha256::digest(contents).as_slice() != sum {
+        return Err(SnapshotError::Altered);
+    }
+    Ok(&contents[HEAD_BYTES..])
+}
+
 impl Sealed {
     pub fn check(bytes: &[u8]) -> Result<Self, SnapshotError> {
-        let found = bytes.len();
-        let Some(rest) = bytes.strip_prefix(&MAGIC).filter(|_| found >= HEAD_BYTES + SUM_BYTES) else {
-            return Err(SnapshotError::NotOne { found });
-        };
-        let mut head = Reader(rest);
-        let version = head.u32("version")?;
-        if version != VERSION {
-            return Err(SnapshotError::Version { found: version, known: VERSION });
-        }
-        let (found, expected) = (found as u64, head.u64("length")?);
-        if found.max(expected) > SNAPSHOT_BYTES_MAX {
-            return Err(SnapshotError::TooLarge { found: found.max(expected), limit: SNAPSHOT_BYTES_MAX });
-        }
-        if found != expected {
-            return Err(SnapshotError::Length { found, expected });
-        }
-        let (contents, sum) = bytes.split_at(bytes.len() - SUM_BYTES);
-        if Sha256::digest(contents).as_slice() != sum {
-            return Err(SnapshotError::Altered);
-        }
-        Ok(Self(contents[HEAD_BYTES..].into()))
+        unsealed(&MAGIC, bytes).map(|contents| Self(contents.into()))
     }
 
     /// What it holds for the model with `signature` and `identity`.
     pub fn open(&self, signature: &Signature, identity: &Identity) -> Result<Opened<'_>, SnapshotError> {
         let mut reader = Reader(&self.0);
         let found_identity = reader.take(identity.len(), "identity")?;
-        let stages = reader.u32("number of stages")?;
         let name = reader.name("model")?;
         if found_identity != identity {
             return Err(SnapshotError::Foreign {
@@ -191,9 +237,6 @@ impl Sealed {
                 expected: signature.name.clone(),
                 expected_identity: short(identity),
             });
-        }
-        if stages != 1 {
-            return Err(malformed(format!("{stages} stages, and the model has 1")));
         }
         let position = reader.u64("position")?;
         let states = reader.u32("number of states")?;
@@ -322,7 +365,7 @@ mod tests {
     }
 
     /// With the length and the sum that the contents call for: what a forger can do.
-    fn sealed(mut contents: Vec<u8>) -> Vec<u8> {
+    fn forge(mut contents: Vec<u8>) -> Vec<u8> {
         let bytes = (contents.len() + SUM_BYTES) as u64;
         contents[12..20].copy_from_slice(&bytes.to_le_bytes());
         let sum = Sha256::digest(&contents);
@@ -341,12 +384,12 @@ mod tests {
     fn what_was_written_is_read() {
         let bytes = snapshot(&signature(), &MINE, u64::MAX);
         assert_eq!(restore(&bytes), Ok((u64::MAX, vec![vec![1; 24], vec![2; 8], vec![]])));
-        assert_eq!(restore(&sealed(contents())).unwrap().0, 9);
+        assert_eq!(restore(&forge(contents())).unwrap().0, 9);
         // The format, byte by byte up to the position.
         let mut expected = b"lanes\0s\n\x01\0\0\0".to_vec();
         expected.extend((bytes.len() as u64).to_le_bytes());
         expected.extend([7; 32]);
-        expected.extend(b"\x01\0\0\0\x05\0\0\0model\xff\xff\xff\xff\xff\xff\xff\xff\x03\0\0\0\x01\0\0\0h");
+        expected.extend(b"\x05\0\0\0model\xff\xff\xff\xff\xff\xff\xff\xff\x03\0\0\0\x01\0\0\0h");
         assert_eq!(bytes[..expected.len()], expected);
     }
 
@@ -383,7 +426,7 @@ mod tests {
         let mut signature = signature();
         signature.states[0].lane_shape = vec![1 << 28];
         let error = encode(&signature, &MINE, 1, |_, _| unreachable!("nothing was allocated to read into"));
-        assert_eq!(error.unwrap_err().to_string(), format!("the snapshot has 1073742040 bytes, and {limit}"));
+        assert_eq!(error.unwrap_err().to_string(), format!("the snapshot has 1073742036 bytes, and {limit}"));
     }
 
     #[test]
@@ -419,12 +462,11 @@ mod tests {
         let forged = |at: usize, bytes: &[u8]| {
             let mut contents = contents();
             contents[at..at + bytes.len()].copy_from_slice(bytes);
-            restore(&sealed(contents)).unwrap_err()
+            restore(&forge(contents)).unwrap_err()
         };
         let (name, states) = (at(b"model"), at(b"model") + 5 + 8);
         let shape = at(b"float32") + 7;
         let said = |what: &str| format!("the snapshot is malformed: {what}");
-        assert_eq!(forged(name - 8, &2u32.to_le_bytes()), said("2 stages, and the model has 1"));
         assert_eq!(forged(name, &[0xff]), said("model: its name is not UTF-8"));
         let left = contents().len() - name;
         let expected = said(&format!("model: 4294967295 bytes, and {left} are left"));
@@ -440,10 +482,10 @@ mod tests {
         assert!(forged(shape, &u32::MAX.to_le_bytes()).starts_with(&said("h: 8 bytes, and ")));
         let mut longer = contents();
         longer.push(0);
-        assert_eq!(restore(&sealed(longer)).unwrap_err(), said("1 bytes after the last state"));
+        assert_eq!(restore(&forge(longer)).unwrap_err(), said("1 bytes after the last state"));
         let mut shorter = contents();
         shorter.pop();
-        assert!(restore(&sealed(shorter)).unwrap_err().starts_with(&said("none: 8 bytes, and ")));
+        assert!(restore(&forge(shorter)).unwrap_err().starts_with(&said("none: 8 bytes, and ")));
     }
 
     proptest! {
@@ -467,7 +509,7 @@ mod tests {
             if is_sealed {
                 // A forger may change a position or a row, and nothing else.
                 let length = good.len();
-                if let Ok((_, rows)) = restore(&sealed(bytes.clone())) {
+                if let Ok((_, rows)) = restore(&forge(bytes.clone())) {
                     prop_assert_eq!(rows.iter().map(Vec::len).collect::<Vec<_>>(), [24, 8, 0]);
                     prop_assert_eq!(bytes.len(), length);
                 }
@@ -483,8 +525,35 @@ mod tests {
             with_head.extend(VERSION.to_le_bytes());
             with_head.extend([0; 8]);
             with_head.extend(bytes);
-            prop_assert!(restore(&sealed(with_head)).is_err());
+            prop_assert!(restore(&forge(with_head)).is_err());
         }
+    }
+
+    #[test]
+    fn stages_are_packed_and_no_other_number_of_them_is_read() {
+        let stages = [snapshot(&signature(), &MINE, 1), snapshot(&signature(), &[8; 32], 2)];
+        let packed = pack(&stages).unwrap();
+        assert_eq!(unpack(&packed, 2).unwrap(), stages);
+        let said = |bytes: &[u8], stages| unpack(bytes, stages).unwrap_err().to_string();
+        assert_eq!(said(&packed, 3), "the snapshot is malformed: 2 stages, and the model has 3");
+        assert_eq!(
+            said(&stages[0], 1),
+            format!("not a snapshot: {} bytes, which do not begin as one does", stages[0].len())
+        );
+        for at in 0..packed.len() {
+            assert!(unpack(&packed[..at], 2).is_err(), "cut to {at}");
+            let mut flipped = packed.clone();
+            flipped[at] ^= 1;
+            assert!(unpack(&flipped, 2).is_err(), "byte {at}");
+        }
+        let mut long = packed[..packed.len() - SUM_BYTES].to_vec();
+        long[24..32].fill(0xff);
+        assert!(
+            said(&forge(long), 2).starts_with("the snapshot is malformed: stage 0: 18446744073709551615 bytes, and ")
+        );
+        let mut more = packed[..packed.len() - SUM_BYTES].to_vec();
+        more.push(0);
+        assert_eq!(said(&forge(more), 2), "the snapshot is malformed: 1 bytes after the last stage");
     }
 
     #[test]

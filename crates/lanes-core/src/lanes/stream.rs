@@ -565,13 +565,13 @@ enum SpawnState {
 }
 
 impl SpawnSlot {
-    fn new(snapshot: Option<Sealed>) -> Arc<Self> {
-        Arc::new(Self { snapshot, state: Mutex::new(SpawnState::Asked(None)) })
-    }
-
     /// What the stream goes on from, if it is not fresh.
     pub fn snapshot(&self) -> Option<&Sealed> {
         self.snapshot.as_ref()
+    }
+
+    fn new(snapshot: Option<Sealed>) -> Arc<Self> {
+        Arc::new(Self { snapshot, state: Mutex::new(SpawnState::Asked(None)) })
     }
 
     /// Hands over what `serve` leases. Nothing is leased when nobody waits any more: a lane that is held for a moment

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 /// One stream's place in the resident state. Displays as `lane2`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneId(pub(super) u32);
 
 impl LaneId {
@@ -89,10 +89,21 @@ impl LaneTable {
     /// Takes the lowest free lane, so that a busy table stays dense; `None` when all are held.
     pub fn lease(&mut self) -> Option<Lease> {
         let index = self.free.pop_first()?;
+        Some(self.take(index))
+    }
+
+    /// `lease`, of a lane that is not `busy`.
+    pub fn lease_idle(&mut self, busy: impl Fn(LaneId) -> bool) -> Option<Lease> {
+        let index = self.free.iter().copied().find(|index| !busy(LaneId(*index)))?;
+        self.free.remove(&index);
+        Some(self.take(index))
+    }
+
+    fn take(&mut self, index: u32) -> Lease {
         let lane = &mut self.lanes[index as usize];
         let generation = lane.generation + 1;
         *lane = Lane::fresh(generation, self.initial);
-        Some(Lease { lane: LaneId(index), generation })
+        Lease { lane: LaneId(index), generation }
     }
 
     /// Gives the lane back. The row it pointed at is free now, unless it was the initial one.
@@ -130,6 +141,21 @@ impl LaneTable {
         Ok(SeatRows { read, write })
     }
 
+    /// The row that holds the state of a stream that has no seat in flight: the initial one if it was reset since its
+    /// last commit.
+    pub fn row(&self, lease: Lease, epoch: u64) -> Result<RowId, LaneError> {
+        self.check(lease)?;
+        let lane = &self.lanes[lease.lane.index()];
+        Ok(if epoch > lane.epoch { self.initial } else { lane.row })
+    }
+
+    /// Points a lane that has no seat in flight at `row`. Returns the row to free, as `commit` does.
+    pub fn point(&mut self, lease: Lease, row: RowId, epoch: u64) -> Option<RowId> {
+        let left = self.commit(lease, row, epoch);
+        self.rewind(lease);
+        left
+    }
+
     /// A seat of the lane came to nothing: it leads to where the lane is. `follow` then adds the seats in flight that
     /// still stand.
     pub fn rewind(&mut self, lease: Lease) {
@@ -147,21 +173,6 @@ impl LaneTable {
         }
     }
 
-    /// The row that holds the stream's state, which no seat in flight leads on: the initial one if it was reset since its
-    /// last commit, that is if `epoch` is past the lane's.
-    pub fn row(&self, lease: Lease, epoch: u64) -> Result<RowId, LaneError> {
-        self.check(lease)?;
-        let lane = &self.lanes[lease.lane.index()];
-        Ok(if epoch > lane.epoch { self.initial } else { lane.row })
-    }
-
-    /// Points a lane that no seat in flight leads on at `row`. Returns the row to free.
-    pub fn place(&mut self, lease: Lease, row: RowId, epoch: u64) -> Option<RowId> {
-        let left = self.commit(lease, row, epoch);
-        self.rewind(lease);
-        left
-    }
-
     /// The lane gets no seat in this turn: what follows in its queue has to wait for another.
     pub fn pass_over(&mut self, lane: LaneId) {
         self.lanes[lane.index()].seated_in = self.turn;
@@ -172,8 +183,8 @@ impl LaneTable {
         self.free.len()
     }
 
-    /// Points the lane at `row`, which its seat wrote, or which an operation moves it to. Returns the row to free: the
-    /// one it pointed at before, or `row` itself if the lane has another holder by now.
+    /// Points the lane at `row`, which its seat wrote. Returns the row to free: the one it pointed at before, or
+    /// `row` itself if the lane has another holder by now.
     pub fn commit(&mut self, lease: Lease, row: RowId, epoch: u64) -> Option<RowId> {
         if self.check(lease).is_err() {
             return Some(row);

@@ -67,15 +67,12 @@ pub(super) struct Engine {
     shared_inputs: Vec<usize>,
     /// Calls of an order below this were left by a full turn: they have waited long enough.
     left_over: u64,
-    flight: Flight,
+    pub(super) flight: Flight,
     // What follows is empty between steps, and kept so that a turn allocates nothing.
     passed_over: Vec<Entry>,
     refused: Vec<Refusal>,
     answered: Vec<JobBox>,
     spawns: Vec<Arc<SpawnSlot>>,
-    /// Spawns from a snapshot, which wait until nothing is in flight: each takes a row at once, and a seat in flight may
-    /// still read the one that the last holder of its lane left.
-    restores: Vec<Arc<SpawnSlot>>,
     operations: Vec<JobBox>,
     again: Vec<JobBox>,
     outbox: Outbox,
@@ -101,7 +98,6 @@ impl Engine {
             refused: Vec::new(),
             answered: Vec::with_capacity(seats),
             spawns: Vec::new(),
-            restores: Vec::new(),
             operations: Vec::new(),
             again: Vec::new(),
             // Room for a turn's: which call is the first to sleep is chance, and none is to allocate.
@@ -109,8 +105,8 @@ impl Engine {
         }
     }
 
-    /// Ends the oldest turn in flight if it is over; else serves spawns, then operations; else starts a turn if one is due.
-    /// Wake `take_wakers` afterwards, with no lock held.
+    /// Ends the oldest turn in flight if it is over; else serves spawns; else serves operations, and starts a turn if
+    /// one is due. Wake `take_wakers` afterwards, with no lock held.
     pub fn step(&mut self, shared: &Arc<Shared>, now: Instant) -> Step {
         shared.nudge.look();
         if let Some((turn, result)) = self.flight.poll(&mut Context::from_waker(&shared.nudge_waker)) {
@@ -124,13 +120,6 @@ impl Engine {
         if queue.claimed {
             return Step::Claimed;
         }
-        if let Some(cause) = queue.closed().cloned()
-            && !self.restores.is_empty()
-        {
-            drop(queue);
-            self.outbox.refuse(self.restores.drain(..).map(Request::Spawn).collect(), &cause);
-            return Step::Ran;
-        }
         if queue.closed().is_some() && self.flight.is_quiet() {
             drop(queue);
             self.stop();
@@ -139,34 +128,33 @@ impl Engine {
         while let Some(slot) = queue.pop_spawn() {
             self.spawns.push(slot);
         }
-        if !self.spawns.is_empty() || !self.restores.is_empty() && self.flight.is_quiet() {
+        if !self.spawns.is_empty() {
             queue.settle();
             drop(queue);
             self.serve_spawns(shared);
             // Calls wait no longer than that: the next step is theirs.
             return Step::Ran;
         }
-        let waits = queue.take_operations(|lane| self.flight.leads(lane), &mut self.operations);
+        queue.take_operations(self.flight.lanes(), &mut self.operations);
         let operated = !self.operations.is_empty();
         if operated {
             drop(queue);
-            for job in std::mem::take(&mut self.operations) {
-                let job = self.operate(shared, job);
-                self.outbox.deliver(job);
-            }
-            // What lets calls wait no longer than that: the turn follows at once.
+            self.serve_operations(shared);
+            // Calls wait no longer than that: the turn follows at once.
             queue = lock(&shared.queue);
+            if queue.claimed || queue.closed().is_some() {
+                return Step::Ran;
+            }
         }
-        // While an operation or a restore waits for the turns in flight, no turn is formed: they end, and it is next.
-        if waits || !self.restores.is_empty() || !self.flight.has_room() {
-            return if operated { Step::Ran } else { Step::Occupied };
+        if !self.flight.has_room() {
+            return Step::Occupied;
         }
         if self.flight.unseated.is_empty() {
             let Some(head) = queue.head() else {
-                return match (operated, queue.closed()) {
-                    (true, _) => Step::Ran,
-                    (false, Some(_)) => Step::Occupied,
-                    (false, None) => Step::Idle,
+                return match queue.closed() {
+                    Some(_) => Step::Occupied,
+                    None if operated => Step::Ran,
+                    None => Step::Idle,
                 };
             };
             let due = head.arrived() + self.knobs.linger;
@@ -176,6 +164,11 @@ impl Engine {
         }
         let mut turn = self.flight.form();
         self.seat(&mut queue, &mut turn);
+        if turn.seats.is_empty() && self.answered.is_empty() {
+            // What is queued waits for operations, and they for turns in flight, or for the next step.
+            self.flight.retire(turn);
+            return if operated || self.flight.is_quiet() { Step::Ran } else { Step::Occupied };
+        }
         shared.in_flight.store(true, Ordering::Release);
         shared.counters.queue_depth(queue.depth());
         drop(queue);
@@ -185,7 +178,8 @@ impl Engine {
         Step::Ran
     }
 
-    /// Runs one turn of `job` alone, or its operation, on the thread of its caller, and gives it back. Nothing is in flight.
+    /// Runs one turn of `job` alone, or its operation, on the thread of its caller, and gives it back. Nothing is in
+    /// flight.
     pub fn run_alone(&mut self, shared: &Arc<Shared>, job: JobBox) -> JobBox {
         if job.op.is_some() {
             return self.operate(shared, job);
@@ -213,13 +207,7 @@ impl Engine {
 
     fn serve_spawns(&mut self, shared: &Arc<Shared>) {
         self.collect_released(shared);
-        let mut slots = std::mem::take(&mut self.restores);
-        slots.append(&mut self.spawns);
-        for slot in slots {
-            if slot.snapshot().is_some() && !self.flight.is_quiet() {
-                self.restores.push(slot);
-                continue;
-            }
+        for slot in std::mem::take(&mut self.spawns) {
             let served = slot.deliver(|| match slot.snapshot() {
                 Some(snapshot) => self.restore(shared, snapshot),
                 None => self.table.lease().map(|lease| Stream::new(shared, lease, 0)).ok_or_else(|| self.full(1)),
@@ -227,6 +215,13 @@ impl Engine {
             self.outbox.wakers.extend(served);
         }
         shared.counters.lanes_taken(shared.releases.live());
+    }
+
+    fn serve_operations(&mut self, shared: &Arc<Shared>) {
+        for job in std::mem::take(&mut self.operations) {
+            let job = self.operate(shared, job);
+            self.outbox.deliver(job);
+        }
     }
 
     /// Gives back the lanes whose last handle was dropped.

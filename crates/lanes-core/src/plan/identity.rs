@@ -169,11 +169,9 @@ impl Hash {
     fn argument(&mut self, argument: &Argument) {
         match argument {
             Argument::Buffer { storage, window, uses } => {
-                self.number(if window.is_some() { 2 } else { 0 });
-                if let Some(window) = window {
-                    self.numbers(&[window.start, window.end]);
-                }
+                self.number(0);
                 self.number(storage.0.into());
+                self.numbers(&window.as_ref().map_or(Vec::new(), |window| vec![window.start, window.end]));
                 self.list(uses, |hash, (region, access)| {
                     hash.place((*storage, *region));
                     hash.number(match access {

@@ -7,4 +7,5 @@ mod forming;
 mod pipelining;
 mod reaping;
 mod slotted;
+mod stages;
 mod streams;
