@@ -34,6 +34,8 @@ pub struct Reaper {
     taken: VecDeque<JobBox>,
     /// Submitted and not yet handed out.
     in_flight: usize,
+    /// Answers that the inbox and `taken` have room for.
+    room: usize,
 }
 
 /// One answer.
@@ -48,7 +50,7 @@ pub struct Reaped {
 impl Reaper {
     pub(super) fn new(shared: &Arc<Shared>) -> Self {
         let shared = Arc::clone(shared);
-        Self { shared, inbox: Arc::default(), staged: Vec::new(), taken: VecDeque::new(), in_flight: 0 }
+        Self { shared, inbox: Arc::default(), staged: Vec::new(), taken: VecDeque::new(), in_flight: 0, room: 0 }
     }
 
     /// Makes one call of `stream`; its answer will carry `tag`. The inputs are copied.
@@ -72,10 +74,20 @@ impl Reaper {
         job.to = Destination::Inbox { inbox: Arc::clone(&self.inbox), tag };
         self.staged.push(job);
         self.in_flight += 1;
+        if self.in_flight > self.room {
+            self.make_room();
+        }
         if self.staged.len() >= self.shared.knobs.max_seats as usize {
             self.flush();
         }
         Ok(())
+    }
+
+    /// Room for the answers of all that is in flight: how many of them wait at once is chance, and none is to allocate.
+    fn make_room(&mut self) {
+        self.room = self.in_flight.next_power_of_two();
+        self.taken.reserve(self.room - self.taken.len());
+        self.inbox.reserve(self.room);
     }
 
     /// Queues what is staged. Asking for an answer does it too.
@@ -200,6 +212,13 @@ impl Inbox {
         state.jobs.extend(jobs.drain(..));
         self.some.store(true, Ordering::Release);
         state.waker.take()
+    }
+
+    /// Room for `jobs` at once.
+    fn reserve(&self, jobs: usize) {
+        let mut state = lock(&self.state);
+        let more = jobs.saturating_sub(state.jobs.len());
+        state.jobs.reserve(more);
     }
 
     fn has_some(&self) -> bool {
