@@ -499,6 +499,7 @@ fn a_restore_waits_for_the_turns_in_flight() {
         assert_eq!((settle(&hand), hand.rows_held()), (Step::Occupied, 4), "all rows are in use");
         drop((gone, seated));
         let mut restore = Spawn::restore(&hand.shared, &snapshot);
+        assert_eq!(settle(&hand), Step::Occupied);
         let third = stream.call(&x(&3));
         bench.run_one();
         assert_eq!((settle(&hand), bench.turns().len()), (Step::Occupied, 4), "no turn keeps it waiting longer");
