@@ -1,14 +1,15 @@
 //! One CPU as a device: some threads, some memory, a budget.
 
 use crate::error::{foreign, no_threads, too_large};
+use crate::flight::Flight;
 use crate::isa::Isa;
-use crate::memory::{Bytes, CpuBuffer, Entered, Turnstile};
-use crate::plan::{CpuExecutable, CpuSlot, prepare};
+use crate::memory::{Bytes, CpuBuffer, Move, Turnstile};
+use crate::plan::{CpuExecutable, prepare};
 use crate::pool::Pool;
-use crate::queue;
+use crate::slot::CpuSlot;
 use lanes_core::device::{
-    Budget, Buffer, Capabilities, Completion, Device, DeviceError, Executable, MemoryReport, Outcome, Placement,
-    PrepareOptions, Purpose, RowOp, Slot, StateRows, TurnRows,
+    Budget, Buffer, Capabilities, Completion, Device, DeviceError, Executable, MemoryReport, Placement, PrepareOptions,
+    Purpose, RowOp, Slot, StateRows, TurnRows,
 };
 use lanes_core::lanes::RowId;
 use lanes_core::plan::Checked;
@@ -28,13 +29,16 @@ pub struct CpuOptions {
     pub budget: Option<u64>,
 }
 
-/// The CPU. Its threads end when it is dropped.
+/// The most slots of one executable: far more than a host that does the work itself can keep busy.
+const SLOTS_MAX: usize = 64;
+
+/// The CPU. Its threads end when it is dropped; what is queued then ends as [`DeviceError::Cancelled`].
 pub struct CpuDevice {
     id: DeviceId,
     options: CpuOptions,
     capabilities: Capabilities,
     budget: Budget,
-    pool: Pool,
+    flight: Arc<Flight>,
 }
 
 impl CpuDevice {
@@ -55,23 +59,24 @@ impl CpuDevice {
             units: threads,
             memory_bytes: memory_bytes(),
             buffer_bytes_max: isize::MAX as u64,
-            slots_max: 1,
+            slots_max: SLOTS_MAX,
             unified: true,
             grid_barrier: false,
             atomics_64: true,
         };
         let id = DeviceId(OPENED.fetch_add(1, Ordering::Relaxed));
-        Ok(Self { id, options, capabilities, budget: Budget::new(options.budget), pool })
+        let flight = Arc::new(Flight::new(pool));
+        Ok(Self { id, options, capabilities, budget: Budget::new(options.budget), flight })
     }
 
     /// Threads that a turn may use, the caller's among them.
     pub fn threads(&self) -> usize {
-        self.pool.threads()
+        self.flight.pool.threads()
     }
 
     /// Parts of turns that were handed to a thread other than the caller's, so far.
     pub fn hand_offs(&self) -> u64 {
-        self.pool.handed()
+        self.flight.pool.handed()
     }
 
     pub(crate) fn id(&self) -> DeviceId {
@@ -101,11 +106,17 @@ impl Device for CpuDevice {
     }
 
     fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.own(buffer)?.write(offset, bytes)
+        let buffer = self.own(buffer)?;
+        let start = buffer.range(offset, bytes.len())?;
+        self.flight.pass(&buffer).bytes(start, bytes.len()).copy_from_slice(bytes);
+        Ok(())
     }
 
     fn read(&self, buffer: &Buffer, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.own(buffer)?.read(offset, into)
+        let buffer = self.own(buffer)?;
+        let start = buffer.range(offset, into.len())?;
+        into.copy_from_slice(self.flight.pass(&buffer).bytes(start, into.len()));
+        Ok(())
     }
 
     fn copy(
@@ -116,12 +127,8 @@ impl Device for CpuDevice {
         after: &[Completion],
     ) -> Result<Completion, DeviceError> {
         let len = usize::try_from(bytes).map_err(|_| too_large("a copy".into(), bytes))?;
-        let (source, target) = (self.own(from.0)?, self.own(to.0)?);
-        if let Some(failed) = failed(after) {
-            return Ok(failed);
-        }
-        source.copy_to(from.1, &target, to.1, len)?;
-        Ok(Completion::ready(Ok(Outcome::default())))
+        let motion = Move::copy((self.own(from.0)?, from.1), (self.own(to.0)?, to.1), len)?;
+        self.flight.motion(motion, after)
     }
 
     fn map(
@@ -131,23 +138,26 @@ impl Device for CpuDevice {
         bytes: usize,
         visit: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), DeviceError> {
+        let own = self.own(buffer)?;
         if buffer.placement() == Placement::Device {
             let what = "the host sees no memory placed as Device; Upload, Readback and Shared are mapped".to_string();
             return Err(DeviceError::Invalid { what });
         }
-        self.own(buffer)?.visit(offset, bytes, visit)
+        let start = own.range(offset, bytes)?;
+        visit(self.flight.pass(&own).bytes(start, bytes));
+        Ok(())
     }
 
     fn rows(&self, state: &StateRows, op: RowOp) -> Result<Completion, DeviceError> {
         state.check(op)?;
         let (buffer, len) = (self.own(state.buffer())?, state.row_bytes());
-        let at = |row: RowId| u64::from(row.0) * len as u64;
-        match op {
-            RowOp::Copy { from, to } => buffer.copy_within(at(from), at(to), len)?,
-            RowOp::Fill { row, byte } => buffer.fill(at(row), byte, len)?,
-            RowOp::Reset { row } => buffer.copy_within(at(state.initial_row()), at(row), len)?,
-        }
-        Ok(Completion::ready(Ok(Outcome::default())))
+        let at = |row: RowId| (Arc::clone(&buffer), u64::from(row.0) * len as u64);
+        let motion = match op {
+            RowOp::Copy { from, to } => Move::copy(at(from), at(to), len)?,
+            RowOp::Fill { row, byte } => Move::fill(at(row), byte, len)?,
+            RowOp::Reset { row } => Move::copy(at(state.initial_row()), at(row), len)?,
+        };
+        self.flight.motion(motion, &[])
     }
 
     fn prepare(&self, plan: &Checked<'_>, options: &PrepareOptions<'_>) -> Result<Executable, DeviceError> {
@@ -169,21 +179,15 @@ impl Device for CpuDevice {
         let asked = executable.object::<CpuExecutable>().filter(|executable| executable.device == self.id);
         let asked = asked.ok_or_else(|| foreign("executable"))?;
         let slot = slot.object_mut::<CpuSlot>().ok_or_else(|| foreign("slot"))?;
-        let (executable, memory) = slot.memory();
-        if !Arc::ptr_eq(executable, &asked) {
+        if !Arc::ptr_eq(&slot.executable, &asked) {
             return Err(DeviceError::Invalid { what: "this slot is of another executable".into() });
         }
-        if turn.capacity() != executable.capacity || !(turn.rows_checked() || executable.states.is_empty()) {
-            let what = format!("a turn checked for {:?}, on a plan of {:?}", turn.capacity(), executable.capacity);
+        if turn.capacity() != asked.capacity || !(turn.rows_checked() || asked.states.is_empty()) {
+            let what = format!("a turn checked for {:?}, on a plan of {:?}", turn.capacity(), asked.capacity);
             return Err(DeviceError::Invalid { what });
         }
-        if let Some(failed) = failed(after) {
-            return Ok(failed);
-        }
-        let _entered = Entered::all(&executable.entered);
-        // SAFETY: the turnstiles are entered; slot, executable and turn were just matched.
-        let ran = unsafe { queue::run(&self.pool, executable, memory, turn) };
-        Ok(Completion::ready(ran.map(|()| Outcome::default())))
+        slot.idle()?;
+        self.flight.turn(slot, turn, after)
     }
 
     fn memory(&self) -> MemoryReport {
@@ -200,10 +204,10 @@ impl Device for CpuDevice {
     }
 }
 
-/// The end of what comes after `earlier`, when one of them failed.
-fn failed(earlier: &[Completion]) -> Option<Completion> {
-    let cause = earlier.iter().find_map(|earlier| earlier.wait().err())?;
-    Some(Completion::ready(Err(DeviceError::Upstream(Arc::new(cause)))))
+impl Drop for CpuDevice {
+    fn drop(&mut self) {
+        self.flight.close();
+    }
 }
 
 /// What Linux calls the processor, elsewhere its architecture.

@@ -15,6 +15,8 @@
 //! | `device` | opening one, and what it answers |
 //! | `memory` | buffers, and who may touch them when |
 //! | `plan` | a plan made ready: every number that a turn needs, resolved |
+//! | `flight` | what was submitted and has not ended: its order, and the device thread |
+//! | `slot` | staging, on lease or in flight |
 //! | `queue` | a turn: cut, run, faults collected |
 //! | `moves` | copies and fills of strided runs |
 //! | `pool` | the threads |
@@ -23,18 +25,25 @@
 //! | `isa` | which vector instructions are used, chosen at run time |
 //! | `error` | what went wrong, as a `DeviceError` |
 //!
-//! What this API cannot do: overlap. `submit` runs the turn before it returns, on the caller's thread and the pool's;
-//! its completions are done when they are given out, and its one slot is free again.
+//! A turn runs on the caller's thread, inside `submit`, where nothing is queued and the executable was not prepared to
+//! overlap. Otherwise one device thread runs it, in the order submitted, and `submit` returns at once.
+//!
+//! What this API cannot do: run two queued turns at the same time, since there is one device thread (turns inside
+//! `submit` do run beside each other, if they share no buffer and no executable); begin a queued turn before one queued
+//! earlier, though that one waits for `after`; stop a turn that has begun; be lost. A visitor of `map` that waits for
+//! work on the buffer it looks at waits for ever.
 
 pub mod contract;
 mod device;
 mod error;
+mod flight;
 pub mod isa;
 mod memory;
 mod moves;
 mod plan;
 mod pool;
 mod queue;
+mod slot;
 pub mod tile;
 
 pub use device::{CpuDevice, CpuOptions};

@@ -1,13 +1,15 @@
 //! Memory of the host, as a device's memory.
 //!
 //! - Every byte is initialised from the start, and starts lie on cache lines.
-//! - A buffer is worked on by one call at a time: whoever reads, writes or runs over it has entered its turnstile.
-//! - Staging and scratch need none: they are reached through the one slot that owns them.
+//! - A buffer is worked on by one call or turn at a time, in the order submitted: whoever does has entered its turnstile
+//!   with a ticket. Tickets are taken under the device's one lock (`flight`).
+//! - Staging and scratch need none: they are reached through the one slot, or the one executable, that owns them.
 
 use crate::device::DeviceId;
 use lanes_core::device::{BufferObject, Charge, DeviceError, Placement};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Start of every allocation: a cache line, and the widest vector.
@@ -62,43 +64,57 @@ impl Drop for Bytes {
 #[repr(align(64))]
 struct Line;
 
-/// Lets one in at a time. Unlike a mutex it is left by name, so a turn can hold any number of them without a list.
+/// The order of all that a device was asked to do. There is one a device, in its lock: holding it is taking part.
+#[derive(Debug, Default)]
+pub(crate) struct Order(());
+
+/// A place in the line before a turnstile. Every one taken is entered and left, or all behind it wait for ever.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket(u64);
+
+/// Lets in one at a time, in the order of their tickets. Left by name, so a turn can hold any number without a list.
 #[derive(Default)]
 pub(crate) struct Turnstile {
-    taken: Mutex<bool>,
-    left: Condvar,
+    /// Tickets taken so far. Changed only with the device's `Order` in hand.
+    taken: AtomicU64,
+    /// The ticket that may be in.
+    serving: AtomicU64,
+    /// How many wait in `line`, so that leaving costs no lock where nobody does.
+    waiting: AtomicUsize,
+    line: Mutex<()>,
+    moved: Condvar,
 }
 
 impl Turnstile {
-    /// Waits until nobody is in.
-    pub fn enter(&self) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        while *taken {
-            taken = self.left.wait(taken).unwrap_or_else(PoisonError::into_inner);
+    /// The next place in the line.
+    pub fn ticket(&self, _order: &mut Order) -> Ticket {
+        Ticket(self.taken.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Waits until all with earlier tickets have left.
+    pub fn enter(&self, ticket: Ticket) {
+        // Acquire: what they did to the memory is seen.
+        if self.serving.load(Ordering::Acquire) == ticket.0 {
+            return;
         }
-        *taken = true;
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        // Either this load sees what `leave` stored, or `leave` sees that somebody waits, and notifies once the lock is
+        // free, which is when this thread sleeps.
+        while self.serving.load(Ordering::SeqCst) != ticket.0 {
+            line = self.moved.wait(line).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(line);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Lets the next one in.
+    /// Lets the next one in. Only for who is in.
     pub fn leave(&self) {
-        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        self.left.notify_one();
-    }
-}
-
-/// Sole use of one buffer, until dropped: a visitor that panics leaves too.
-struct Passage<'a>(&'a Turnstile);
-
-impl<'a> Passage<'a> {
-    fn new(turnstile: &'a Turnstile) -> Self {
-        turnstile.enter();
-        Self(turnstile)
-    }
-}
-
-impl Drop for Passage<'_> {
-    fn drop(&mut self) {
-        self.0.leave();
+        self.serving.fetch_add(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            drop(self.line.lock().unwrap_or_else(PoisonError::into_inner));
+            self.moved.notify_all();
+        }
     }
 }
 
@@ -122,15 +138,26 @@ impl BufferObject for CpuBuffer {
     }
 }
 
+impl CpuBuffer {
+    /// Where `offset .. offset + len` starts, if it lies in the buffer.
+    pub fn range(&self, offset: u64, len: usize) -> Result<usize, DeviceError> {
+        let start = usize::try_from(offset)
+            .ok()
+            .filter(|start| start.checked_add(len).is_some_and(|end| end <= self.memory.len()));
+        start.ok_or_else(|| DeviceError::Invalid {
+            what: format!("{len} bytes from byte {offset} on of a buffer of {} bytes", self.memory.len()),
+        })
+    }
+}
+
 /// Sole use of some buffers, until dropped.
 pub(crate) struct Entered<'a>(&'a [Arc<CpuBuffer>]);
 
 impl<'a> Entered<'a> {
-    /// Enters all of `buffers`, which every caller names in the order of their addresses: so none waits for another in
-    /// a ring.
-    pub fn all(buffers: &'a [Arc<CpuBuffer>]) -> Self {
-        debug_assert!(buffers.is_sorted_by_key(Arc::as_ptr));
-        buffers.iter().for_each(|buffer| buffer.turnstile.enter());
+    /// Enters all of `buffers`, with one ticket each.
+    pub fn all(buffers: &'a [Arc<CpuBuffer>], tickets: &[Ticket]) -> Self {
+        debug_assert_eq!(buffers.len(), tickets.len());
+        buffers.iter().zip(tickets).for_each(|(buffer, &ticket)| buffer.turnstile.enter(ticket));
         Self(buffers)
     }
 }
@@ -141,84 +168,123 @@ impl Drop for Entered<'_> {
     }
 }
 
-impl CpuBuffer {
-    /// `offset .. offset + len`, if it lies in the buffer.
-    fn range(&self, offset: u64, len: usize) -> Result<usize, DeviceError> {
-        let start = usize::try_from(offset)
-            .ok()
-            .filter(|start| start.checked_add(len).is_some_and(|end| end <= self.memory.len()));
-        start.ok_or_else(|| DeviceError::Invalid {
-            what: format!("{len} bytes from byte {offset} on of a buffer of {} bytes", self.memory.len()),
-        })
+/// Sole use of one buffer, until dropped: a visitor that panics leaves too.
+pub(crate) struct Passage<'a>(&'a CpuBuffer);
+
+impl<'a> Passage<'a> {
+    pub fn enter(buffer: &'a CpuBuffer, ticket: Ticket) -> Self {
+        buffer.turnstile.enter(ticket);
+        Self(buffer)
     }
 
-    /// Copies `bytes` in.
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        let start = self.range(offset, bytes.len())?;
-        self.turnstile.enter();
-        // SAFETY: `range` keeps it in the allocation, the turnstile keeps everyone else out, and a slice of the caller
-        // cannot overlap memory that is only ever reached by pointer.
-        unsafe { self.memory.base().add(start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        self.turnstile.leave();
-        Ok(())
+    /// `len` bytes from `start` on, which `CpuBuffer::range` has found.
+    pub fn bytes(&mut self, start: usize, len: usize) -> &mut [u8] {
+        let memory = &self.0.memory;
+        assert!(start.checked_add(len).is_some_and(|end| end <= memory.len()), "{start} + {len} is outside");
+        // SAFETY: inside the allocation, every byte of which is initialised; the turnstile keeps everyone else out for as
+        // long as the passage, which is borrowed, lives.
+        unsafe { std::slice::from_raw_parts_mut(memory.base().wrapping_add(start), len) }
     }
+}
 
-    /// Copies `into.len()` bytes out.
-    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        let start = self.range(offset, into.len())?;
-        self.turnstile.enter();
-        // SAFETY: as in `write`.
-        unsafe { into.as_mut_ptr().copy_from_nonoverlapping(self.memory.base().add(start), into.len()) };
-        self.turnstile.leave();
-        Ok(())
+impl Drop for Passage<'_> {
+    fn drop(&mut self) {
+        self.0.turnstile.leave();
     }
+}
 
-    /// Copies `len` bytes at `from` over those at `to`.
-    pub fn copy_within(&self, from: u64, to: u64, len: usize) -> Result<(), DeviceError> {
-        let (from, to) = (self.range(from, len)?, self.range(to, len)?);
-        self.turnstile.enter();
-        // SAFETY: as in `write`; `copy` allows the two to overlap.
-        unsafe { self.memory.base().add(to).copy_from(self.memory.base().add(from), len) };
-        self.turnstile.leave();
-        Ok(())
-    }
+/// One stretch copied or filled between turns.
+pub(crate) struct Move {
+    /// What it touches, each once: where it writes, and where it reads if that is another buffer.
+    pub buffers: MoveBuffers,
+    what: What,
+    to: usize,
+    len: usize,
+}
 
-    /// Copies `len` bytes at `from` to those at `at` of `target`, which may be this buffer if the two lie apart.
-    pub fn copy_to(self: &Arc<Self>, from: u64, target: &Arc<Self>, at: u64, len: usize) -> Result<(), DeviceError> {
-        if Arc::ptr_eq(self, target) {
-            let (start, end) = (self.range(from, len)?, self.range(at, len)?);
-            if start.abs_diff(end) < len {
-                let what = format!("{len} bytes copied from byte {start} to byte {end} of one buffer: they overlap");
-                return Err(DeviceError::Invalid { what });
-            }
-            return self.copy_within(from, at, len);
+enum What {
+    CopyFrom(usize),
+    Fill(u8),
+}
+
+/// One or two buffers, in place.
+pub(crate) enum MoveBuffers {
+    One([Arc<CpuBuffer>; 1]),
+    Two([Arc<CpuBuffer>; 2]),
+}
+
+impl MoveBuffers {
+    pub fn as_slice(&self) -> &[Arc<CpuBuffer>] {
+        match self {
+            Self::One(one) => one,
+            Self::Two(two) => two,
         }
-        let (from, to) = (self.range(from, len)?, target.range(at, len)?);
-        let mut both = [Arc::clone(self), Arc::clone(target)];
-        both.sort_by_key(Arc::as_ptr);
-        let _entered = Entered::all(&both);
-        // SAFETY: `range` keeps both in their allocations, which are two, and both turnstiles are entered.
-        unsafe { target.memory.base().add(to).copy_from_nonoverlapping(self.memory.base().add(from), len) };
-        Ok(())
+    }
+}
+
+impl Move {
+    /// `len` bytes from one place to another; within one buffer the two lie apart, or are the same.
+    pub fn copy(from: (Arc<CpuBuffer>, u64), to: (Arc<CpuBuffer>, u64), len: usize) -> Result<Self, DeviceError> {
+        let (source, target) = (from.0.range(from.1, len)?, to.0.range(to.1, len)?);
+        let within = Arc::ptr_eq(&from.0, &to.0);
+        if within && source != target && source.abs_diff(target) < len {
+            let what = format!("{len} bytes copied from byte {source} to byte {target} of one buffer: they overlap");
+            return Err(DeviceError::Invalid { what });
+        }
+        let buffers = if within { MoveBuffers::One([to.0]) } else { MoveBuffers::Two([to.0, from.0]) };
+        Ok(Self { buffers, what: What::CopyFrom(source), to: target, len })
     }
 
-    /// Shows `visit` the bytes where they lie.
-    pub fn visit(&self, offset: u64, len: usize, visit: &mut dyn FnMut(&mut [u8])) -> Result<(), DeviceError> {
-        let start = self.range(offset, len)?;
-        let _entered = Passage::new(&self.turnstile);
-        // SAFETY: `range` keeps it in the allocation, every byte is initialised, and the turnstile keeps everyone else
-        // out until `visit` has returned.
-        visit(unsafe { std::slice::from_raw_parts_mut(self.memory.base().add(start), len) });
-        Ok(())
+    /// `byte` repeated over `len` bytes.
+    pub fn fill(to: (Arc<CpuBuffer>, u64), byte: u8, len: usize) -> Result<Self, DeviceError> {
+        let start = to.0.range(to.1, len)?;
+        Ok(Self { buffers: MoveBuffers::One([to.0]), what: What::Fill(byte), to: start, len })
     }
 
-    /// Repeats `byte` over `len` bytes at `at`.
-    pub fn fill(&self, at: u64, byte: u8, len: usize) -> Result<(), DeviceError> {
-        let at = self.range(at, len)?;
-        self.turnstile.enter();
-        // SAFETY: as in `write`.
-        unsafe { self.memory.base().add(at).write_bytes(byte, len) };
-        self.turnstile.leave();
-        Ok(())
+    /// Does it.
+    ///
+    /// # Safety
+    /// The turnstiles of its buffers are entered.
+    pub unsafe fn run(&self) {
+        let buffers = self.buffers.as_slice();
+        let (first, last) = (&buffers[0], &buffers[buffers.len() - 1]);
+        // SAFETY: `range` kept both stretches in their allocations; `copy` allows them to be one; nobody else touches
+        // them, as the caller has entered.
+        unsafe {
+            let to = first.memory.base().add(self.to);
+            match self.what {
+                What::CopyFrom(from) => to.copy_from(last.memory.base().add(from), self.len),
+                What::Fill(byte) => to.write_bytes(byte, self.len),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// However late they come, they are let in by ticket, one at a time, and see what the one before did.
+    #[test]
+    fn a_turnstile_keeps_the_order_of_tickets() {
+        let (turnstile, mut order, count) = (Turnstile::default(), Order::default(), AtomicU64::new(0));
+        let visitors = if cfg!(miri) { 6 } else { 200 };
+        let tickets: Vec<_> = (0..visitors).map(|_| turnstile.ticket(&mut order)).collect();
+        thread::scope(|scope| {
+            for (at, &ticket) in tickets.iter().enumerate().rev() {
+                let (turnstile, count) = (&turnstile, &count);
+                scope.spawn(move || {
+                    turnstile.enter(ticket);
+                    // Not atomic as a whole: two at a time would lose one.
+                    let seen = count.load(Ordering::Relaxed);
+                    assert_eq!(seen, at as u64);
+                    thread::yield_now();
+                    count.store(seen + 1, Ordering::Relaxed);
+                    turnstile.leave();
+                });
+            }
+        });
+        assert_eq!(count.into_inner(), visitors);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! - A step names its operands by (storage, offset in a seat, bytes between seats). A chunk has one table of where each
 //!   storage starts for its first seat, so a step costs an addition per operand.
-//! - What is shared between turns is immutable here; what a turn writes lies in a [`SlotMemory`], which one slot owns.
+//! - What is shared between turns is immutable here. What a turn leaves lies in its slot's memory (`slot`); what lives
+//!   within a turn in scratch, which all slots share: turns of one executable run one after the other.
 //! - Not here: the order of chunks, and threads (`queue`).
 
 use crate::contract::{self, Packed};
@@ -10,17 +11,16 @@ use crate::device::{CpuDevice, DeviceId};
 use crate::error::{foreign, too_large};
 use crate::memory::{Bytes, CpuBuffer};
 use crate::moves::Runs;
+use crate::slot::{SlotCell, SlotMemory};
 use crate::tile;
-use lanes_core::device::{
-    Charge, Device, DeviceError, ExecutableObject, MemoryUse, PrepareOptions, Purpose, SlotObject,
-};
+use lanes_core::device::{Charge, Device, DeviceError, ExecutableObject, MemoryUse, PrepareOptions, Purpose};
 use lanes_core::lanes::Capacity;
 use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Region, Scalar, Storage, StorageId};
 use lanes_core::scratch::Layout;
 use loom_compiler::CpuImage;
 use loom_compiler::launch::Geometry;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Bytes of scratch, inputs and outputs that a chunk should have: half of a small second-level cache, the other half
 /// being left to weights and rows.
@@ -97,13 +97,20 @@ pub(crate) struct CpuExecutable {
     pub states: Box<[Arc<CpuBuffer>]>,
     /// The memory of each binding, and where it starts there.
     pub residents: Box<[(Arc<CpuBuffer>, usize)]>,
-    /// The buffers of both in the order in which they are entered, each once.
+    /// The buffers of both, each once.
     pub entered: Box<[Arc<CpuBuffer>]>,
     /// The most seats of a chunk.
     pub chunk_seats: usize,
     /// A guess of one seat's work, to tell turns that are worth a second thread.
     pub seat_ns: usize,
-    free: Mutex<Vec<SlotMemory>>,
+    /// Whether `submit` should return before the turn is over.
+    pub overlap: bool,
+    /// By thread; held by the turn that runs.
+    pub scratch: Mutex<Box<[ThreadMemory]>>,
+    /// How many slots there are.
+    pub slots: usize,
+    /// Those on lease to nobody.
+    pub free: Mutex<Vec<Arc<SlotCell>>>,
     charges: Vec<Charge>,
 }
 
@@ -119,16 +126,6 @@ impl ExecutableObject for CpuExecutable {
         }
         memory
     }
-}
-
-/// What the turns of one slot write.
-pub(crate) struct SlotMemory {
-    /// By port of the signature; empty where the plan does not use it.
-    pub inputs: Box<[Bytes]>,
-    /// By port of the signature.
-    pub outputs: Box<[Bytes]>,
-    /// By thread.
-    pub threads: Box<[ThreadMemory]>,
 }
 
 /// What one thread of a turn writes.
@@ -148,54 +145,6 @@ pub(crate) struct ThreadMemory {
 
 // SAFETY: the pointers are leftovers of the chunk run last and are overwritten before they are used.
 unsafe impl Send for ThreadMemory {}
-
-/// A slot on lease.
-pub(crate) struct CpuSlot {
-    pub executable: Arc<CpuExecutable>,
-    /// `Some` until dropped.
-    memory: Option<SlotMemory>,
-}
-
-impl CpuSlot {
-    /// One of the executable's slots, or `Busy`.
-    pub fn lease(executable: Arc<CpuExecutable>) -> Result<Self, DeviceError> {
-        let memory = executable.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        match memory {
-            Some(memory) => Ok(Self { executable, memory: Some(memory) }),
-            None => Err(DeviceError::Busy { depth: 1 }),
-        }
-    }
-
-    pub fn memory(&mut self) -> (&Arc<CpuExecutable>, &mut SlotMemory) {
-        (&self.executable, self.memory.as_mut().expect("taken only by drop"))
-    }
-}
-
-impl Drop for CpuSlot {
-    fn drop(&mut self) {
-        let memory = self.memory.take();
-        self.executable.free.lock().unwrap_or_else(PoisonError::into_inner).extend(memory);
-    }
-}
-
-fn no_port(what: &str, port: usize) -> DeviceError {
-    DeviceError::Invalid { what: format!("the plan has no {what} {port}") }
-}
-
-impl SlotObject for CpuSlot {
-    fn input_mut(&mut self, port: usize) -> Result<&mut [u8], DeviceError> {
-        let memory = self.memory().1.inputs.get(port).ok_or_else(|| no_port("input", port))?;
-        // SAFETY: `len()` initialised bytes, reached only through this slot, which is borrowed for as long as the slice.
-        Ok(unsafe { std::slice::from_raw_parts_mut(memory.base(), memory.len()) })
-    }
-
-    fn output(&self, port: usize) -> Result<&[u8], DeviceError> {
-        let outputs = self.memory.as_ref().map_or(&[][..], |memory| &memory.outputs);
-        let memory = outputs.get(port).ok_or_else(|| no_port("output", port))?;
-        // SAFETY: `len()` initialised bytes, written only by a turn, which borrows the slot mutably.
-        Ok(unsafe { std::slice::from_raw_parts(memory.base(), memory.len()) })
-    }
-}
 
 /// A plan being prepared.
 struct Preparation<'a> {
@@ -235,7 +184,12 @@ pub(crate) fn prepare(
     let steps = preparation.steps()?;
     let bases = preparation.bases(&layout)?;
     let operands_max = steps.iter().map(Step::operands).max().unwrap_or(0);
-    let slots = (0..options.slots).map(|_| preparation.slot(&layout, operands_max)).collect::<Result<Vec<_>, _>>()?;
+    let scratch = preparation.scratch(&layout, operands_max)?;
+    let slots = (0..options.slots).map(|_| {
+        let memory = preparation.slot()?;
+        Ok(Arc::new(SlotCell::new(memory, seats, entered.len())))
+    });
+    let slots = slots.collect::<Result<Vec<_>, DeviceError>>()?;
     Ok(CpuExecutable {
         device: device.id(),
         name: plan.plan().name.clone(),
@@ -247,6 +201,9 @@ pub(crate) fn prepare(
         residents,
         entered: entered.into(),
         chunk_seats,
+        overlap: options.overlap,
+        scratch: Mutex::new(scratch),
+        slots: options.slots,
         free: Mutex::new(slots),
         charges: preparation.charges,
     })
@@ -420,7 +377,7 @@ impl Preparation<'_> {
         Ok(bases.collect())
     }
 
-    fn slot(&mut self, layout: &Layout, operands_max: usize) -> Result<SlotMemory, DeviceError> {
+    fn slot(&mut self) -> Result<SlotMemory, DeviceError> {
         let (mut inputs, mut outputs) =
             (vec![0; self.plan.signature().inputs.len()], vec![0; self.plan.signature().outputs.len()]);
         for storage in &self.plan.plan().storages {
@@ -443,6 +400,10 @@ impl Preparation<'_> {
             sizes.into_iter().map(|bytes| Bytes::zeroed(what, bytes)).collect::<Result<Box<[_]>, _>>()
         };
         let (inputs, outputs) = (staging("inputs", inputs)?, staging("outputs", outputs)?);
+        Ok(SlotMemory { inputs, outputs })
+    }
+
+    fn scratch(&mut self, layout: &Layout, operands_max: usize) -> Result<Box<[ThreadMemory]>, DeviceError> {
         let threads = self.device.threads();
         self.charge(Purpose::Scratch, "scratch", layout.bytes().saturating_mul(threads))?;
         let thread = || {
@@ -455,7 +416,7 @@ impl Preparation<'_> {
                 fault: None,
             })
         };
-        Ok(SlotMemory { inputs, outputs, threads: (0..threads).map(|_| thread()).collect::<Result<_, DeviceError>>()? })
+        (0..threads).map(|_| thread()).collect()
     }
 }
 

@@ -9,12 +9,14 @@ use crate::contract::{OutPtr, TermPtr};
 use crate::error::faulted;
 use crate::memory::Bytes;
 use crate::moves::fill;
-use crate::plan::{Base, Bound, CpuExecutable, Operand, SlotMemory, Step, ThreadMemory};
+use crate::plan::{Base, Bound, CpuExecutable, Operand, Step, ThreadMemory};
 use crate::pool::Pool;
+use crate::slot::SlotMemory;
 use crate::tile::{self, Arg};
-use lanes_core::device::{DeviceError, TurnRows};
+use lanes_core::device::DeviceError;
 use lanes_core::lanes::SeatRows;
 use std::ops::Range;
+use std::sync::PoisonError;
 
 /// What a second thread must save before it is asked: a few times what waking it takes.
 const THREAD_NS: usize = 20_000;
@@ -49,17 +51,19 @@ impl Cut {
 /// Runs one turn to its end.
 ///
 /// # Safety
-/// - The caller has entered the turnstiles of the executable's states.
-/// - `memory` is a slot of `executable`, and `turn` was checked against its capacity, rows too if it has states.
+/// - The caller has entered the turnstiles of the executable's buffers.
+/// - `slot` is of `executable` and used by nobody else; `seats` were checked against its capacity, rows too if it has
+///   states.
 pub(crate) unsafe fn run(
     pool: &Pool,
     executable: &CpuExecutable,
-    memory: &mut SlotMemory,
-    turn: TurnRows<'_>,
+    slot: &SlotMemory,
+    seats: &[SeatRows],
 ) -> Result<(), DeviceError> {
-    let seats = turn.seats();
     let cut = Cut::new(seats.len(), pool.threads(), executable.chunk_seats, executable.seat_ns);
-    let SlotMemory { inputs, outputs, threads } = memory;
+    let SlotMemory { inputs, outputs } = slot;
+    // Turns of one executable run one after the other, so one scratch serves all its slots.
+    let mut threads = executable.scratch.lock().unwrap_or_else(PoisonError::into_inner);
     threads.iter_mut().for_each(|thread| thread.fault = None);
     let apart = Apart(threads.as_mut_ptr());
     let ran = pool.run(cut.threads, &|part| {

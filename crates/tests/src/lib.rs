@@ -10,6 +10,7 @@
 //! - Random cases come from a seed, which every failure prints.
 //! - Not here: how fast anything is, and what only one backend has.
 
+pub mod flight;
 pub mod kernels;
 pub mod memory;
 pub mod plans;
@@ -52,6 +53,46 @@ macro_rules! conformance {
             #[test]
             fn what_does_not_fit_is_refused() {
                 $crate::slots::refusals($open);
+            }
+            #[test]
+            fn slots_are_apart_and_end_in_order() {
+                $crate::flight::slots($open);
+            }
+            #[test]
+            fn what_need_not_overlap_is_queued_behind_what_does() {
+                $crate::flight::behind($open);
+            }
+            #[test]
+            fn a_slot_dropped_in_flight_comes_back() {
+                $crate::flight::dropped($open);
+            }
+            #[test]
+            fn queued_work_can_be_cancelled() {
+                $crate::flight::cancelled($open);
+            }
+            #[test]
+            fn what_follows_a_later_failure_is_not_run() {
+                $crate::flight::failed($open);
+            }
+            #[test]
+            fn host_calls_come_after_what_was_submitted() {
+                $crate::flight::host_calls($open);
+            }
+            #[test]
+            fn work_submitted_without_waiting_is_done_in_order() {
+                $crate::flight::random_order($open);
+            }
+            #[test]
+            fn the_queue_is_bounded() {
+                $crate::flight::bounded($open);
+            }
+            #[test]
+            fn a_device_dropped_with_work_queued_ends_it() {
+                $crate::flight::closed($open);
+            }
+            #[test]
+            fn panics_of_the_host_are_contained() {
+                $crate::flight::host_panics($open);
             }
             #[test]
             fn plans_do_what_they_say() {

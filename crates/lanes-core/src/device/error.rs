@@ -80,3 +80,14 @@ pub enum DeviceError {
     #[error("an earlier submission failed: {0}")]
     Upstream(#[source] Arc<DeviceError>),
 }
+
+impl DeviceError {
+    /// What a submission ends with that came after one which ended with `self`. The first cause is kept, however long
+    /// the chain.
+    pub fn upstream(self) -> Self {
+        match self {
+            Self::Upstream(cause) => Self::Upstream(cause),
+            cause => Self::Upstream(Arc::new(cause)),
+        }
+    }
+}

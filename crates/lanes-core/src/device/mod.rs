@@ -220,6 +220,12 @@ pub enum RowOp {
 /// One open device. The same calls give the same results on every backend; `backend-cpu` is the reference.
 ///
 /// A handle of another device is [`DeviceError::Invalid`]. Once a device is lost, every call says so at once.
+///
+/// What was submitted is done in the order of submission as far as it touches the same buffers, transfers of the host
+/// included, which wait for no more than that. Work that is queued and bounded never waits in the caller: a submission
+/// finds room or is [`DeviceError::Busy`]. A device that is dropped ends what it has not begun as
+/// [`DeviceError::Cancelled`], so nobody waits for ever. Code of the host that is called back (tasks, visitors of
+/// [`map`](Self::map)) may panic without harm to others; it must not wait for work of the device that calls it.
 pub trait Device: Send + Sync {
     /// What it is and can do.
     fn capabilities(&self) -> &Capabilities;
@@ -264,8 +270,9 @@ pub trait Device: Send + Sync {
     fn lease(&self, executable: &Executable) -> Result<Slot, DeviceError>;
 
     /// Starts one turn over the inputs stacked in `slot`, once `after` have succeeded; when one of them failed, the
-    /// completion is [`DeviceError::Upstream`] and nothing was run. `Busy` while the slot is in flight: nothing is
-    /// queued and the call may be made again. Completions of one device finish in the order submitted.
+    /// completion is [`DeviceError::Upstream`] and nothing was run. `Busy` while the slot is in flight or the queue is
+    /// full: nothing is queued and the call may be made again. Completions of one device finish in the order submitted;
+    /// one that is [cancelled](Completion::cancel) before its turn has begun ends as [`DeviceError::Cancelled`] then.
     ///
     /// The completion is [`DeviceError::Fault`] when the turn failed and was contained: the rows it was to write and its
     /// outputs hold anything, all else is as it was.
