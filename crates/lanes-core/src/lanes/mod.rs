@@ -22,7 +22,7 @@ mod rows;
 mod runnable;
 mod stats;
 mod stream;
-mod sync;
+pub(crate) mod sync;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -18,6 +18,7 @@
 //! ```
 
 mod kernels;
+mod memory;
 mod record;
 mod region;
 mod replay;

@@ -76,6 +76,11 @@ impl Session {
     /// [`DeviceError::Invalid`] where nothing is recorded under `key` or memory of it went, [`DeviceError::Busy`] while
     /// its last replay still runs, and the device's own. What fails while it runs is in the completion.
     pub fn replay(&self, key: &str) -> Result<Completion, DeviceError> {
+        self.replay_after(key, &[])
+    }
+
+    /// The same, and after `after`.
+    pub(crate) fn replay_after(&self, key: &str, after: &[Completion]) -> Result<Completion, DeviceError> {
         self.usable()?;
         let ready = self.ready(key)?;
         let mut ready = match ready.try_lock() {
@@ -83,7 +88,7 @@ impl Session {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(DeviceError::Busy { depth: 1 }),
         };
-        let submitted = ready.submit(&**self.device(), &[]);
+        let submitted = ready.submit(&**self.device(), after);
         drop(ready);
         let completion = self.note(submitted)?;
         self.watch(&completion);
@@ -214,7 +219,7 @@ impl Session {
         Ok(Arc::clone(&ready.recording))
     }
 
-    pub(super) fn region(&self, label: &str, bytes: usize, placement: Placement) -> Result<Region, DeviceError> {
+    pub(crate) fn region(&self, label: &str, bytes: usize, placement: Placement) -> Result<Region, DeviceError> {
         self.usable()?;
         super::record::sized(label, bytes)?;
         let buffer = self.note(self.device().allocate(label, Purpose::State, placement, bytes as u64))?;
