@@ -1,6 +1,7 @@
 //! Which backends are compiled in, and how one is opened by name.
 
 use lanes_core::device::{Capabilities, Device, DeviceError};
+use lanes_core::inference::Devices;
 use std::sync::Arc;
 
 /// How a device is opened.
@@ -100,4 +101,42 @@ pub fn absent(options: &OpenOptions) -> Vec<Absent> {
         .into_iter()
         .filter_map(|backend| open(backend, options).err().map(|why| Absent { backend, why: why.to_string() }))
         .collect()
+}
+
+/// The backends of this build, as a source of devices for contexts and sessions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backends {
+    /// CPU threads that a backend may use; all the machine has if `None`.
+    pub threads: Option<usize>,
+}
+
+impl Devices for Backends {
+    fn open(&self, backend: &str, index: usize, budget: Option<u64>) -> Result<Arc<dyn Device>, DeviceError> {
+        let options = OpenOptions { threads: self.threads, budget };
+        open(&format!("{backend}:{index}"), &options).map_err(|error| match error {
+            BackendError::Device(error) => error,
+            wrong @ (BackendError::Unknown { .. } | BackendError::Index { .. }) => {
+                DeviceError::Invalid { what: wrong.to_string() }
+            }
+            missing @ (BackendError::Unbuilt { .. } | BackendError::Unwritten { .. }) => {
+                DeviceError::Unsupported { what: missing.to_string() }
+            }
+        })
+    }
+}
+
+#[cfg(all(test, feature = "cpu"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_opened_by_backend_and_index() {
+        let open = |backend, index| Backends { threads: Some(1) }.open(backend, index, Some(10));
+        let device = open("cpu", 0).unwrap();
+        assert_eq!((device.capabilities().units, device.memory().budget), (1, Some(10)));
+        let said = |backend, index| open(backend, index).map(|_| ()).unwrap_err().to_string();
+        assert_eq!(said("cpu", 1), "invalid: backend `cpu` has no device 1; it has 1");
+        assert_eq!(said("vulkan", 0), "unsupported: backend `vulkan` is not written yet; `cpu` is");
+        assert!(said("abacus", 0).starts_with("invalid: no backend is called `abacus:0`"));
+    }
 }

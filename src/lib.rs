@@ -29,7 +29,7 @@
 
 mod backends;
 
-pub use backends::{Absent, BackendError, OpenOptions, absent, devices, open};
+pub use backends::{Absent, BackendError, Backends, OpenOptions, absent, devices, open};
 pub use lanes_core::*;
 /// Loom kernels: text to verified modules to images.
 pub use loom_compiler as loom;
@@ -65,3 +65,8 @@ pub fn planned(
     let lowered = lanes_model::lower::lower(model)?;
     Ok(planned::PlannedModel::refusing(device, lowered.plan, lowered.signature, lowered.reasons)?)
 }
+
+/// Runs the examples of the book.
+#[cfg(all(doctest, feature = "cpu"))]
+#[doc = include_str!("../docs/sessions.md")]
+struct SessionsByExample;

@@ -7,6 +7,7 @@ use crate::memory::{Bytes, CpuBuffer, Move, Turnstile};
 use crate::plan::{CpuExecutable, prepare};
 use crate::pool::Pool;
 use crate::slot::CpuSlot;
+use crate::weights::Weights;
 use lanes_core::device::{
     Budget, Buffer, Capabilities, Completion, Device, DeviceError, Executable, MemoryReport, Placement, PrepareOptions,
     Purpose, RowOp, Slot, StateRows, TurnRows,
@@ -39,6 +40,7 @@ pub struct CpuDevice {
     capabilities: Capabilities,
     budget: Budget,
     flight: Arc<Flight>,
+    weights: Weights,
 }
 
 impl CpuDevice {
@@ -66,7 +68,7 @@ impl CpuDevice {
         };
         let id = DeviceId(OPENED.fetch_add(1, Ordering::Relaxed));
         let flight = Arc::new(Flight::new(pool));
-        Ok(Self { id, options, capabilities, budget: Budget::new(options.budget), flight })
+        Ok(Self { id, options, capabilities, budget: Budget::new(options.budget), flight, weights: Weights::default() })
     }
 
     /// Threads that a turn may use, the caller's among them.
@@ -81,6 +83,10 @@ impl CpuDevice {
 
     pub(crate) fn id(&self) -> DeviceId {
         self.id
+    }
+
+    pub(crate) fn weights(&self) -> &Weights {
+        &self.weights
     }
 
     pub(crate) fn budget(&self) -> &Budget {

@@ -22,6 +22,7 @@
 //! | `pool` | the threads |
 //! | `contract` | matrix products, convolutions and the products of recurrent cells, in place, from packed weights |
 //! | `tile` | kernels, one loop over a tile of work-items per op |
+//! | `weights` | packed weights and constants that several plans share |
 //! | `isa` | which vector instructions are used, chosen at run time |
 //! | `error` | what went wrong, as a `DeviceError` |
 //!
@@ -45,5 +46,6 @@ mod pool;
 mod queue;
 mod slot;
 pub mod tile;
+mod weights;
 
 pub use device::{CpuDevice, CpuOptions};

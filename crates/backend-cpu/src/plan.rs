@@ -13,6 +13,7 @@ use crate::memory::{Bytes, CpuBuffer};
 use crate::moves::Runs;
 use crate::slot::{SlotCell, SlotMemory};
 use crate::tile;
+use crate::weights::Held;
 use lanes_core::device::{Charge, Device, DeviceError, ExecutableObject, MemoryUse, PrepareOptions, Purpose};
 use lanes_core::lanes::Capacity;
 use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Region, Scalar, Storage, StorageId};
@@ -112,6 +113,7 @@ pub(crate) struct CpuExecutable {
     /// Those on lease to nobody.
     pub free: Mutex<Vec<Arc<SlotCell>>>,
     charges: Vec<Charge>,
+    weights: SharedWeights,
 }
 
 impl ExecutableObject for CpuExecutable {
@@ -121,7 +123,9 @@ impl ExecutableObject for CpuExecutable {
 
     fn memory(&self) -> MemoryUse {
         let mut memory = MemoryUse::default();
-        for charge in &self.charges {
+        let matrices = self.weights.matrices.values().map(|held| &held.charge);
+        let constants = self.weights.constants.iter().map(|held| &held.charge);
+        for charge in self.charges.iter().chain(matrices).chain(constants) {
             *memory.of_mut(charge.purpose()) += charge.bytes();
         }
         memory
@@ -146,14 +150,21 @@ pub(crate) struct ThreadMemory {
 // SAFETY: the pointers are leftovers of the chunk run last and are overwritten before they are used.
 unsafe impl Send for ThreadMemory {}
 
+/// What other executables of the device may hold too; each counts all of it.
+#[derive(Default)]
+struct SharedWeights {
+    /// By address and columns.
+    matrices: HashMap<(usize, usize), Arc<Held<Packed>>>,
+    constants: Vec<Arc<Held<()>>>,
+}
+
 /// A plan being prepared.
 struct Preparation<'a> {
     device: &'a CpuDevice,
     plan: &'a Checked<'a>,
     seats: usize,
     chunk_seats: usize,
-    /// A contraction for every matrix packed so far, by address and columns.
-    packed: HashMap<(*const f32, usize), Arc<Packed>>,
+    weights: SharedWeights,
     charges: Vec<Charge>,
 }
 
@@ -166,7 +177,7 @@ pub(crate) fn prepare(
     options.check(plan, device.capabilities())?;
     let seats = options.capacity.max_seats as usize;
     let mut preparation =
-        Preparation { device, plan, seats, chunk_seats: 0, packed: HashMap::new(), charges: Vec::new() };
+        Preparation { device, plan, seats, chunk_seats: 0, weights: SharedWeights::default(), charges: Vec::new() };
     let states = preparation.states(options)?;
     let residents = preparation.residents(options)?;
     let mut entered = states.clone();
@@ -206,6 +217,7 @@ pub(crate) fn prepare(
         slots: options.slots,
         free: Mutex::new(slots),
         charges: preparation.charges,
+        weights: preparation.weights,
     })
 }
 
@@ -323,20 +335,21 @@ impl Preparation<'_> {
 
     fn contract(&mut self, contraction: &Contraction) -> Result<Step, DeviceError> {
         // The plan holds its weights while it is prepared, so one address is one matrix; N says how it is cut.
-        let matrix = (Arc::as_ptr(&contraction.weights).cast::<f32>(), contraction.n);
-        let packed = match self.packed.get(&matrix) {
-            Some(known) => Packed::sharing(contraction, known)?,
-            None => {
+        let matrix = (Arc::as_ptr(&contraction.weights).cast::<f32>() as usize, contraction.n);
+        let known = match self.weights.matrices.get(&matrix) {
+            Some(known) => Arc::clone(known),
+            None => self.device.weights().matrix(&contraction.weights, contraction.n, || {
                 // Packing allocates, so the most that it will take is charged first: columns in whole vectors of 16,
                 // and at most two lines of padding for every vector of them.
                 let columns = contraction.n.next_multiple_of(16);
                 let bytes = contraction.k().saturating_add(8).saturating_mul(columns).saturating_mul(4);
-                self.charge(Purpose::Weights, &format!("weights of {}", contraction.label), bytes)?;
-                Packed::new(contraction)?
-            }
+                let what = format!("weights of {} of {}", contraction.label, self.plan.plan().name);
+                let charge = self.device.budget().charge(Purpose::Weights, &what, bytes as u64)?;
+                Ok((Packed::new(contraction)?, charge))
+            })?,
         };
-        let packed = Arc::new(packed);
-        self.packed.entry(matrix).or_insert_with(|| Arc::clone(&packed));
+        let packed = Arc::new(Packed::sharing(contraction, &known.value)?);
+        self.weights.matrices.insert(matrix, known);
         // Offsets within the seat are the contraction's own.
         let terms = contraction.terms.iter().map(|term| self.operand(term.storage, 0)).collect();
         Ok(Step::Contract { packed, terms, out: self.operand(contraction.out, 0) })
@@ -358,11 +371,19 @@ impl Preparation<'_> {
 
     fn bases(&mut self, layout: &Layout) -> Result<Box<[Base]>, DeviceError> {
         let storages = &self.plan.plan().storages;
-        let constants = storages.iter().map(|storage| match storage {
-            Storage::Constant { bytes, .. } => bytes.len(),
-            _ => 0,
+        let constants = storages.iter().filter_map(|storage| match storage {
+            Storage::Constant { label, bytes } => Some((label, bytes)),
+            _ => None,
         });
-        self.charge(Purpose::Weights, "constants", constants.sum())?;
+        for (label, bytes) in constants {
+            let held = self.device.weights().constant(bytes, || {
+                let what = format!("constant {label} of {}", self.plan.plan().name);
+                self.device.budget().charge(Purpose::Weights, &what, bytes.len() as u64)
+            })?;
+            if !self.weights.constants.iter().any(|known| Arc::ptr_eq(known, &held)) {
+                self.weights.constants.push(held);
+            }
+        }
         let bases = storages.iter().enumerate().map(|(at, storage)| match storage {
             // An `Arc`'s contents follow two counts, so numbers in them are as aligned as counts are.
             Storage::Constant { bytes, .. } => Base::Constant(Arc::clone(bytes)),

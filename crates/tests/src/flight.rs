@@ -26,7 +26,7 @@ const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(30);
 
 /// Gives what the resident memory held, and leaves the input there: so every turn tells which one was before it.
-pub(crate) fn exchange() -> (Plan, Signature) {
+pub fn exchange() -> (Plan, Signature) {
     let mut plan = Plan { name: "exchange".into(), ..Plan::default() };
     let x = plan.storage(Storage::Input { port: 0, bytes: BYTES });
     let kept = plan.storage(Storage::Resident { binding: 0, bytes: BYTES });
@@ -40,11 +40,13 @@ pub(crate) fn exchange() -> (Plan, Signature) {
     (plan, Signature { name: "exchange".into(), inputs, outputs, states: vec![] })
 }
 
-pub(crate) fn buffer(device: &dyn Device, bytes: usize) -> Buffer {
+/// Zeroed memory that the host can see.
+pub fn buffer(device: &dyn Device, bytes: usize) -> Buffer {
     device.allocate("test", Purpose::State, Placement::Shared, bytes as u64).expect("there is memory")
 }
 
-pub(crate) fn exchanger(device: &dyn Device, kept: &Buffer, slots: usize, overlap: bool) -> Executable {
+/// [`exchange`] over `kept`, prepared.
+pub fn exchanger(device: &dyn Device, kept: &Buffer, slots: usize, overlap: bool) -> Executable {
     let (plan, signature) = exchange();
     let residents = [Resident { buffer: kept.clone(), offset: 0 }];
     let options = PrepareOptions { capacity: CAPACITY, slots, states: &[], residents: &residents, overlap };
@@ -52,7 +54,7 @@ pub(crate) fn exchanger(device: &dyn Device, kept: &Buffer, slots: usize, overla
 }
 
 /// Submits `slot` with an input of `byte`s.
-pub(crate) fn send(
+pub fn send(
     device: &dyn Device,
     executable: &Executable,
     slot: &mut Slot,

@@ -2,7 +2,7 @@
 
 use crate::Open;
 use crate::random::{self, Random, f32_bytes, port};
-use lanes_core::device::DeviceError;
+use lanes_core::device::{Completion, DeviceError, Outcome, Placement, PrepareOptions, Purpose, RowCheck, StateRows};
 use lanes_core::lanes::{Capacity, LanedModel, RowId, SeatRows};
 use lanes_core::plan::{Access, Argument, Command, Plan, Region, Scalar, Storage};
 use lanes_core::planned::PlannedModel;
@@ -149,5 +149,44 @@ pub fn faults(open: Open<'_>) {
     let mut after = vec![0; before.len()];
     device.read(rows.buffer(), 0, &mut after).expect("rows are read");
     assert!(after.split_off(4 * N * 4) == before.split_off(4 * N * 4));
+    device.health().expect("a fault is contained");
+}
+
+/// The same in turns that are queued: the one that oversteps says so when it ends, those around it are good.
+pub fn later_faults(open: Open<'_>) {
+    let capacity = Capacity { rows: 10, max_seats: 4 };
+    let device = open(None);
+    let prepared = |shift: usize| {
+        let (plan, signature) = plan(image(shift));
+        let rows =
+            device.allocate("rows", Purpose::State, Placement::Device, 10 * N as u64 * 4).expect("there is room");
+        let states = [StateRows::new(rows, N * 4, 10).expect("they fit")];
+        let options = PrepareOptions { capacity, slots: 1, states: &states, residents: &[], overlap: true };
+        device.prepare(&plan.check(&signature).expect("it is valid"), &options).expect("it is prepared")
+    };
+    let (good, bad) = (prepared(0), prepared(1 << 20));
+    let turn: Vec<_> = (0..4).map(|seat| SeatRows { read: RowId(9), write: RowId(seat) }).collect();
+    for _ in 0..3 {
+        let (held, gate) = Completion::pending();
+        let mut check = RowCheck::new(capacity);
+        let mut sent = Vec::new();
+        for executable in [&good, &bad] {
+            let mut slot = device.lease(executable).expect("it is free");
+            slot.input_mut(0).expect("it is idle").fill(0);
+            let turn = check.check(&turn).expect("the rows are good");
+            let ends = device.submit(executable, &mut slot, turn, std::slice::from_ref(&held)).expect("it is queued");
+            sent.push((slot, ends));
+        }
+        gate.complete(Ok(Outcome::default()));
+        let (slot, ends) = &sent[0];
+        ends.wait().expect("the good one is good");
+        assert!(slot.output(0).expect("it is idle").iter().all(|&byte| byte == 0));
+        let (slot, ends) = &sent[1];
+        match ends.wait() {
+            Err(DeviceError::Fault { at, .. }) => assert_eq!(at, "node mix"),
+            other => panic!("{other:?}"),
+        }
+        slot.output(0).expect("a slot whose turn failed is idle");
+    }
     device.health().expect("a fault is contained");
 }

@@ -10,12 +10,15 @@
 //! - Random cases come from a seed, which every failure prints.
 //! - Not here: how fast anything is, and what only one backend has.
 
+pub mod definitions;
+pub mod faulty;
 pub mod flight;
 pub mod kernels;
 pub mod memory;
 pub mod plans;
 pub mod random;
 pub mod reference;
+pub mod residents;
 pub mod sessions;
 pub mod slots;
 
@@ -95,6 +98,30 @@ macro_rules! conformance {
                 $crate::flight::host_panics($open);
             }
             #[test]
+            fn kernels_see_their_windows_of_resident_memory() {
+                $crate::residents::windows($open);
+            }
+            #[test]
+            fn plans_over_resident_memory_do_what_they_say() {
+                $crate::residents::random_plans($open);
+            }
+            #[test]
+            fn what_cannot_be_bound_is_refused() {
+                $crate::residents::refusals($open);
+            }
+            #[test]
+            fn bytes_are_copied_between_buffers() {
+                $crate::residents::copies($open);
+            }
+            #[test]
+            fn host_visible_memory_is_shown_in_place() {
+                $crate::residents::mapped($open);
+            }
+            #[test]
+            fn a_later_fault_fails_its_turn_alone() {
+                $crate::kernels::later_faults($open);
+            }
+            #[test]
             fn plans_do_what_they_say() {
                 $crate::plans::random_plans($open);
             }
@@ -113,6 +140,58 @@ macro_rules! conformance {
             #[test]
             fn a_session_of_two_kernels_is_recorded_and_replayed() {
                 $crate::sessions::two_kernels($open);
+            }
+            #[test]
+            fn regions_are_checked_and_bound_to_their_session() {
+                $crate::sessions::regions($open);
+            }
+            #[test]
+            fn sessions_open_by_index_for_a_target_and_in_a_context() {
+                $crate::sessions::opening($open);
+            }
+            #[test]
+            fn launches_take_the_numbers_that_the_kernel_lists() {
+                $crate::sessions::launches($open);
+            }
+            #[test]
+            fn recorded_moves_do_what_they_say() {
+                $crate::sessions::moves($open);
+            }
+            #[test]
+            fn recorded_products_are_exact_in_whole_numbers() {
+                $crate::sessions::products($open);
+            }
+            #[test]
+            fn a_fault_poisons_what_its_plan_writes_until_that_is_written() {
+                $crate::sessions::poison($open);
+            }
+            #[test]
+            fn a_session_whose_device_is_lost_says_so_to_everything() {
+                $crate::sessions::lost($open);
+            }
+            #[test]
+            fn replays_in_flight_are_ordered_and_bounded() {
+                $crate::sessions::in_flight($open);
+            }
+            #[test]
+            fn measurements_run_what_a_replay_runs() {
+                $crate::sessions::measures($open);
+            }
+            #[test]
+            fn definitions_chain_as_fragments_without_a_copy() {
+                $crate::definitions::fragments($open);
+            }
+            #[test]
+            fn definitions_refuse_what_does_not_fit_by_name() {
+                $crate::definitions::refusals($open);
+            }
+            #[test]
+            fn instances_of_a_definition_hold_its_weights_once() {
+                $crate::definitions::weights($open);
+            }
+            #[test]
+            fn a_laned_model_of_kernels_serves_streams() {
+                $crate::definitions::laned($open);
             }
             #[test]
             fn contractions_and_activations_are_near_f64() {

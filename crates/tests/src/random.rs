@@ -58,9 +58,17 @@ pub fn port(name: &str, count: usize, scope: Scope) -> Port {
 /// Bytes of the constant that every random plan has, and any run can be copied from.
 const POOL_BYTES: usize = 8192;
 
-/// A random plan with the signature it fits: every kind of storage, and every command but dispatches.
+/// A random plan with the signature it fits: every kind of storage but resident memory, and every command but dispatches.
 pub fn plan(seed: u64) -> (Plan, Signature) {
-    let mut random = Random(seed);
+    random_plan(Random(seed), seed, false)
+}
+
+/// [`plan`] with one to three residents, bindings in order; half of the plans write them.
+pub fn resident_plan(seed: u64) -> (Plan, Signature) {
+    random_plan(Random(seed ^ 0x7e51de47), seed, true)
+}
+
+fn random_plan(mut random: Random, seed: u64, has_residents: bool) -> (Plan, Signature) {
     let random = &mut random;
     // Now and then a plan with so much scratch or work that seats are cut into chunks, and those over threads.
     let large = random.one_in(4);
@@ -96,12 +104,25 @@ pub fn plan(seed: u64) -> (Plan, Signature) {
         });
         states.push(build.plan.storage(Storage::State { state: at, bytes: count * 4 }));
     }
+    let residents: Vec<_> = (0..if has_residents { random.within(1, 3) } else { 0 })
+        .map(|binding| build.plan.storage(Storage::Resident { binding, bytes: random.within(1, 60) * 4 }))
+        .collect();
+    build.readable.extend(&residents);
     for _ in 0..random.within(1, 6) {
         let most = if large && random.one_in(3) { 8000 } else { 60 };
         let bytes = random.within(1, most) * 4;
         let scratch = build.plan.storage(Storage::Scratch { bytes });
         build.write_whole(random, scratch, bytes, &states);
         build.readable.push(scratch);
+    }
+    if seed % 2 == 0 {
+        // Not read meanwhile, as no command may write what it reads. What reads them later sees what was written.
+        for &resident in &residents {
+            build.readable.retain(|&id| id != resident);
+            let bytes = build.plan.storages[resident.0 as usize].bytes();
+            build.write_whole(random, resident, bytes, &states);
+            build.readable.push(resident);
+        }
     }
     for at in 0..random.within(1, 2) {
         let port_at = port(&format!("out{at}"), random.within(1, 40), Scope::Seat);

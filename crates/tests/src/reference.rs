@@ -20,13 +20,26 @@ pub fn initial_rows(signature: &Signature, capacity: Capacity) -> Rows {
     rows.collect()
 }
 
-/// Runs one turn. `inputs` are the stacked bytes of each port; returns the stacked outputs, and writes `rows`.
+/// Runs one turn of a plan without resident memory. `inputs` are the stacked bytes of each port; returns the stacked
+/// outputs, and writes `rows`.
 pub fn run(
     plan: &Plan,
     signature: &Signature,
     inputs: &[Vec<u8>],
     seats: &[SeatRows],
     rows: &mut Rows,
+) -> Vec<Vec<u8>> {
+    run_over(plan, signature, inputs, seats, rows, &mut [])
+}
+
+/// [`run`] over resident memory, by binding.
+pub fn run_over(
+    plan: &Plan,
+    signature: &Signature,
+    inputs: &[Vec<u8>],
+    seats: &[SeatRows],
+    rows: &mut Rows,
+    residents: &mut [Vec<u8>],
 ) -> Vec<Vec<u8>> {
     let mut outputs: Vec<_> = signature.outputs.iter().map(|port| vec![0; port.bytes() * seats.len()]).collect();
     for (seat, seat_rows) in seats.iter().enumerate() {
@@ -37,6 +50,7 @@ pub fn run(
                 Storage::Constant { bytes, .. } => bytes.to_vec(),
                 Storage::Input { port, bytes } => inputs[*port][seat * bytes..(seat + 1) * bytes].to_vec(),
                 Storage::SharedInput { port, bytes } => inputs[*port][..*bytes].to_vec(),
+                Storage::Resident { binding, bytes } => residents[*binding][..*bytes].to_vec(),
                 // What nobody wrote is no number that could pass for a right one.
                 storage => vec![0xfe; storage.bytes()],
             })
@@ -45,8 +59,12 @@ pub fn run(
             run_command(plan, command, &mut memory, seat_rows, rows);
         }
         for (at, storage) in plan.storages.iter().enumerate() {
-            if let Storage::Output { port, bytes } = storage {
-                outputs[*port][seat * bytes..(seat + 1) * bytes].copy_from_slice(&memory[at]);
+            match storage {
+                Storage::Output { port, bytes } => {
+                    outputs[*port][seat * bytes..(seat + 1) * bytes].copy_from_slice(&memory[at]);
+                }
+                Storage::Resident { binding, bytes } => residents[*binding][..*bytes].copy_from_slice(&memory[at]),
+                _ => {}
             }
         }
     }

@@ -27,6 +27,7 @@ pub use completion::{Completer, Completion, Completions, Outcome};
 pub use error::DeviceError;
 pub use handle::{Buffer, BufferObject, Executable, ExecutableObject, Slot, SlotObject, StateRows};
 pub use poison::Ledger;
+pub(crate) use poison::minus;
 pub use turn::{RowCheck, TurnRows};
 
 use crate::lanes::{Capacity, RowId};
@@ -182,6 +183,11 @@ impl PrepareOptions<'_> {
                     crate::plan::WINDOW_ALIGN
                 ));
             };
+            // Rows are written by turns of any number of seats, in any order within one.
+            let states = plan.signature().states.iter().zip(self.states);
+            if let Some((spec, _)) = states.into_iter().find(|(_, state)| state.buffer().is(&resident.buffer)) {
+                return invalid(format!("resident memory {binding} lies in the rows of state {}", spec.input));
+            }
             for (other, before, before_end, before_written) in &spans {
                 let meet = before.buffer.is(&resident.buffer) && before.offset < end && resident.offset < *before_end;
                 if meet && (written || *before_written) {

@@ -134,7 +134,7 @@ impl Ledger {
 }
 
 /// Adds the bytes of `a` that are not in `b` to `rest`, as regions that share none.
-fn minus(a: Region, b: Region, rest: &mut Vec<Region>) {
+pub(crate) fn minus(a: Region, b: Region, rest: &mut Vec<Region>) {
     let (a, b) = (a.joined(), b.joined());
     if !a.overlaps(&b) {
         rest.push(a);

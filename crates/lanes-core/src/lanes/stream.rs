@@ -25,6 +25,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
+use tracing::{Span, debug_span};
 
 /// One client's sequence of calls, and its lease of a lane. Clones share the lane; the last one dropped gives it back,
 /// which neither fails nor waits. A call that is still queued or awaited keeps the lane too.
@@ -78,7 +79,7 @@ impl Stream {
     /// whole turn), `Closed`. The stream's state has advanced only on success.
     pub fn call(&self, inputs: &[Value<'_>]) -> Call {
         Call(match self.job(inputs) {
-            Ok(job) => self.submit(job),
+            Ok(job) => self.submit(job, self.span()),
             Err(error) => State::Refused(error),
         })
     }
@@ -89,7 +90,7 @@ impl Stream {
     /// `Busy`, `Invalid` and `Closed` at once; the others of `call` through the future.
     pub fn try_call(&self, inputs: &[Value<'_>]) -> Result<Call, StreamError> {
         let job = self.job(inputs)?;
-        let pending = self.pending(&job);
+        let pending = self.pending(&job, self.span());
         match self.handle.shared.try_submit(job) {
             Ok(()) => Ok(Call(State::Waiting(pending))),
             Err((job, error)) => {
@@ -109,7 +110,7 @@ impl Stream {
         let signature = &self.handle.cell.model.signature;
         let job = check_outputs(signature, outputs).map_err(StreamError::from).and_then(|()| self.job(inputs));
         let state = match job {
-            Ok(job) => self.submit(job),
+            Ok(job) => self.submit(job, self.span()),
             Err(error) => State::Refused(error),
         };
         CallInto { state, outputs }
@@ -122,7 +123,7 @@ impl Stream {
     /// Those of `call`. Steps before the failed one have committed, as `position` says; none after it has.
     pub fn call_many<'v, S: AsRef<[Value<'v>]>>(&self, steps: &[S]) -> CallMany {
         CallMany(match self.job_of_steps(steps) {
-            Ok(Some(job)) => self.submit(job),
+            Ok(Some(job)) => self.submit(job, self.span()),
             Ok(None) => State::Done,
             Err(error) => State::Refused(error),
         })
@@ -182,12 +183,17 @@ impl Stream {
         Ok(Some(job))
     }
 
-    fn pending(&self, job: &Job) -> Pending {
-        Pending { handle: Arc::clone(&self.handle), ticket: Some(Arc::clone(&job.ticket)) }
+    fn pending(&self, job: &Job, span: Span) -> Pending {
+        Pending { handle: Arc::clone(&self.handle), ticket: Some(Arc::clone(&job.ticket)), span }
     }
 
-    fn submit(&self, job: JobBox) -> State {
-        let pending = self.pending(&job);
+    /// For hosts that collect spans; it costs nothing when nobody does.
+    fn span(&self) -> Span {
+        debug_span!("call", model = %self.handle.shared.info.signature.name, lane = self.lane().index())
+    }
+
+    fn submit(&self, job: JobBox, span: Span) -> State {
+        let pending = self.pending(&job, span);
         match self.handle.shared.submit(Request::Call(job)) {
             Ok(()) => State::Waiting(pending),
             Err((request, cause)) => {
@@ -201,13 +207,14 @@ impl Stream {
     }
 
     fn run_or_wait(&self, mut job: JobBox) -> Result<JobBox, StreamError> {
+        let _call = self.span().entered();
         loop {
             match self.handle.shared.run_alone(job) {
                 Ok(back) if back.is_finished() => return Ok(back),
                 // The baton goes back after each turn: somebody may have come.
                 Ok(back) => job = back,
                 Err(back) => {
-                    let waiting = self.submit(back);
+                    let waiting = self.submit(back, Span::none());
                     return block_on(waiting, CALLER, State::is_ready);
                 }
             }
@@ -226,6 +233,7 @@ struct Pending {
     handle: Arc<Handle>,
     /// `None` once answered.
     ticket: Option<Arc<Ticket>>,
+    span: Span,
 }
 
 impl Pending {
@@ -235,6 +243,7 @@ impl Pending {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<JobBox> {
+        let _call = self.span.enter();
         match self.ticket.as_ref().map(|ticket| ticket.poll(cx)) {
             Some(Poll::Ready(job)) => {
                 self.ticket = None;

@@ -250,6 +250,7 @@ impl Engine {
     /// Stacks, runs, and hands the outputs out. Nothing is committed yet.
     fn run_model(&mut self, turn: &mut TurnCount) -> Result<(), DeviceError> {
         let Signature { inputs, outputs, name, .. } = &self.info.signature;
+        let _turn = tracing::debug_span!("turn", model = %name, seats = self.seats.len()).entered();
         let model = self.model.as_mut().expect("a closed engine forms no turn");
         for (at, port) in inputs.iter().enumerate() {
             let staging = model.input_mut(at);

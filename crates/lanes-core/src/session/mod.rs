@@ -11,22 +11,27 @@
 //! - After a device failure everything is refused with that one cause.
 //! - Not here: what varies per stream (`lanes`), ONNX files (`lanes-model`).
 //!
-//! Two kernels, recorded once, replayed:
-//!
-//! ```
-//! # // The device here is a stand-in's: any backend's will do.
-//! ```
+//! `docs/sessions.md` has examples that are run.
 
+mod definition;
 mod kernels;
+mod laned;
+mod measure;
 mod memory;
+mod order;
 mod record;
 mod region;
 mod replay;
+mod trace;
 
+pub use definition::{Definition, Instance, Interface};
 pub use kernels::{Index, Kernel, Numbers};
+pub use laned::{LanedBuilder, StateRegions};
+pub use measure::{Benchmark, Distribution, Profile};
 pub use record::{Commands, Product, Window};
 pub use region::{Region, Use};
 pub use replay::Readback;
+pub use trace::Trace;
 
 use crate::compile::{KernelCache, KernelCompiler, KernelSource};
 use crate::device::{Completion, Device, DeviceError, Placement};
@@ -54,6 +59,8 @@ pub struct Session {
     overlap: bool,
     life: Arc<Life>,
     lost: OnceLock<DeviceError>,
+    /// Held while something is submitted; kept for its room.
+    order: Mutex<Vec<Completion>>,
     state: Mutex<State>,
 }
 
@@ -131,8 +138,8 @@ impl SessionBuilder {
             return Err(DeviceError::Unsupported { what });
         }
         let life = Life::new(format!("session {name}"));
-        let (lost, state) = (OnceLock::new(), Mutex::default());
-        let session = Session { context, device, compiler, overlap, life, lost, state };
+        let (lost, order, state) = (OnceLock::new(), Mutex::default(), Mutex::default());
+        let session = Session { context, device, compiler, overlap, life, lost, order, state };
         session.usable()?;
         Ok(session)
     }
@@ -191,7 +198,7 @@ impl Session {
     fn weights_of(&self, label: &str, bytes: usize, weights: Weights) -> Result<Region, DeviceError> {
         self.usable()?;
         record::sized(label, bytes)?;
-        let store = Store::new(&self.life, label, bytes, Kind::Weights(weights));
+        let store = Store::new(&self.life, label, bytes, Kind::Weights(Arc::new(weights)));
         self.state().remember(&store);
         Ok(Region::whole(store))
     }
@@ -241,7 +248,8 @@ impl Session {
         let memory = |label: &str, bytes: usize, shared: bool| {
             self.region(label, bytes, if shared { Placement::Shared } else { Placement::Device })
         };
-        let mut commands = Commands::new(key, Some(&self.life), Some(&memory));
+        let host = record::Host { memory: &memory, device: &*self.device };
+        let mut commands = Commands::new(key, Some(&self.life), Some(host));
         record(&mut commands)?;
         let ready = self.note(Ready::new(&*self.device, Arc::new(commands.finish()), self.overlap))?;
         // What was there may take long to drop: not under the lock.

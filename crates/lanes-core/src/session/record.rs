@@ -10,7 +10,7 @@
 
 use super::kernels::{Kernel, Numbers, buffers};
 use super::region::{Kind, Life, Region, Store, Use, invalid};
-use crate::device::DeviceError;
+use crate::device::{Device, DeviceError};
 use crate::plan::{
     Activation, Argument, Command, Contraction, KernelId, Plan, Scalar, Storage, StorageId, Term, WINDOW_ALIGN,
 };
@@ -25,14 +25,19 @@ pub(super) struct Recording {
     pub stores: Vec<Arc<Store>>,
 }
 
-/// Fresh memory for what a fragment keeps between replays: label, bytes, and whether the host sees it.
-pub(super) type Memory<'a> = &'a dyn Fn(&str, usize, bool) -> Result<Region, DeviceError>;
+/// Where a recording is made for; without one it is for any device.
+#[derive(Clone, Copy)]
+pub(super) struct Host<'a> {
+    /// Fresh memory for what a fragment keeps between replays: label, bytes, and whether the host sees it.
+    pub memory: &'a dyn Fn(&str, usize, bool) -> Result<Region, DeviceError>,
+    pub device: &'a dyn Device,
+}
 
 /// What a recording says, command by command.
 pub struct Commands<'a> {
     /// The session's, if there is one, and the recording's own, for scratch.
     lives: Vec<Arc<Life>>,
-    pub(super) memory: Option<Memory<'a>>,
+    pub(super) host: Option<Host<'a>>,
     pub(super) recording: Recording,
     /// Of the next command.
     label: Option<String>,
@@ -110,24 +115,22 @@ impl Product {
 }
 
 impl<'a> Commands<'a> {
-    pub(super) fn new(name: &str, life: Option<&Arc<Life>>, memory: Option<Memory<'a>>) -> Self {
+    pub(super) fn new(name: &str, life: Option<&Arc<Life>>, host: Option<Host<'a>>) -> Self {
         let own = Life::new(format!("plan {name}"));
         let lives = life.into_iter().cloned().chain([own]).collect();
         let plan = Plan { name: name.to_string(), ..Plan::default() };
         let recording = Recording { plan, stores: Vec::new() };
         let (storages, kernels) = (BTreeMap::new(), BTreeMap::new());
-        Self { lives, memory, recording, label: None, storages, kernels }
+        Self { lives, host, recording, label: None, storages, kernels }
     }
 
     /// The recording; its scratch is its own from now on.
     pub(super) fn finish(self) -> Recording {
-        if let Some(own) = self.lives.last() {
-            own.end();
-        }
+        self.life().end();
         self.recording
     }
 
-    /// What the next command is called in errors, profiles and traces.
+    /// What the next kernel or product is called in errors, profiles and traces; a move is called by its kind.
     pub fn label(&mut self, label: impl Into<String>) -> &mut Self {
         self.label = Some(label.into());
         self
@@ -138,9 +141,8 @@ impl<'a> Commands<'a> {
     /// # Errors
     /// No bytes.
     pub fn scratch(&mut self, label: &str, bytes: usize) -> Result<Region, DeviceError> {
-        let own = self.lives.last().expect("made with the recording");
         sized(label, bytes)?;
-        Ok(Region::whole(Store::new(own, label, bytes, Kind::Scratch)))
+        Ok(Region::whole(Store::new(self.life(), label, bytes, Kind::Scratch)))
     }
 
     /// Repeats `pattern`, little-endian, over a region whose rows are whole times 4 bytes.
@@ -296,6 +298,13 @@ impl<'a> Commands<'a> {
             )));
         }
         let window = ((start, end) != (0, region.store.bytes)).then_some(start..end);
+        if window.is_some() && matches!(region.store.kind, Kind::Scratch | Kind::Named) {
+            let label = region.label();
+            return Err(invalid(format!(
+                "part of region {label}: a kernel sees scratch, and what varies by seat, whole; memory that it is to see \
+                 in parts is allocated"
+            )));
+        }
         Ok(Argument::Buffer { storage, window, uses: vec![(region.at, *access)] })
     }
 
@@ -310,6 +319,10 @@ impl<'a> Commands<'a> {
         }
         let whole = || invalid(format!("region {label} of {} bytes is not whole f32s", region.store.bytes));
         weights.floats().cloned().ok_or_else(whole)
+    }
+
+    pub(super) fn life(&self) -> &Arc<Life> {
+        self.lives.last().expect("made with the recording")
     }
 
     fn check(&self, region: &Region) -> Result<(), DeviceError> {
@@ -332,7 +345,11 @@ impl<'a> Commands<'a> {
     pub(super) fn storage(&mut self, region: &Region) -> Result<StorageId, DeviceError> {
         self.check(region)?;
         let store = &region.store;
-        let address = Arc::as_ptr(store) as usize;
+        // Weights are known by what they hold: fragments of one definition share them.
+        let address = match &store.kind {
+            Kind::Weights(weights) => Arc::as_ptr(weights) as usize,
+            Kind::Memory { .. } | Kind::Scratch | Kind::Named => Arc::as_ptr(store) as usize,
+        };
         if let Some(&known) = self.storages.get(&address) {
             return Ok(known);
         }

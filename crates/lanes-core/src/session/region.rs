@@ -7,7 +7,7 @@
 //! - Weights are the host's bytes, shared and never written.
 //! - Not here: what is done with a region (`record`), and bytes going in and out (`replay`).
 
-use crate::device::{Buffer, DeviceError};
+use crate::device::{Buffer, Completion, DeviceError, Ledger};
 use crate::plan::{self, Access};
 use std::fmt;
 use std::ops::Range;
@@ -45,9 +45,9 @@ pub(super) struct Store {
 /// What it is.
 pub(super) enum Kind {
     /// Memory of the device, until it goes.
-    Memory { buffer: Mutex<Option<Buffer>>, shared: bool },
+    Memory { buffer: Mutex<Option<Buffer>>, ledger: Mutex<Ledger>, shared: bool },
     /// Host memory, only read.
-    Weights(Weights),
+    Weights(Arc<Weights>),
     /// Memory that lives within one replay.
     Scratch,
     /// Named by a definition, and memory only where that is used.
@@ -112,15 +112,24 @@ impl Store {
         if self.life.ended.load(Ordering::Acquire) {
             return Err(invalid(format!("region {label} is stale: {own} has ended")));
         }
-        self.not_gone()
-    }
-
-    /// That it has not been freed.
-    pub fn not_gone(&self) -> Result<(), DeviceError> {
         if self.gone.load(Ordering::Acquire) {
-            return Err(invalid(format!("region {} is stale: its memory was freed", self.label)));
+            return Err(invalid(format!("region {label} is stale: its memory was freed")));
         }
         Ok(())
+    }
+
+    /// Adds to `after` whom a reader of `region` must come after.
+    pub fn reading(&self, region: plan::Region, after: &mut Vec<Completion>) {
+        if let Kind::Memory { ledger, .. } = &self.kind {
+            ledger.lock().unwrap_or_else(PoisonError::into_inner).reading(region, after);
+        }
+    }
+
+    /// Notes that a submission writes `region`.
+    pub fn wrote(&self, region: plan::Region, completion: &Completion) {
+        if let Kind::Memory { ledger, .. } = &self.kind {
+            ledger.lock().unwrap_or_else(PoisonError::into_inner).wrote(region, completion);
+        }
     }
 
     /// The memory, where it is the device's.

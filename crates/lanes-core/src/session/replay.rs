@@ -5,6 +5,7 @@
 //! - Not here: what a recording says (`record`).
 
 use super::Session;
+use super::order::Touched;
 use super::record::{Commands, Recording};
 use super::region::{Kind, Region, invalid};
 use crate::device::{
@@ -16,13 +17,18 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 /// Resident plans have one seat and no rows.
 const CAPACITY: Capacity = Capacity { rows: 1, max_seats: 1 };
+/// Replays of one plan in flight.
+const SLOTS: usize = 4;
 const SEAT: [SeatRows; 1] = [SeatRows { read: RowId(0), write: RowId(0) }];
 
 /// A recording on its device.
 pub(super) struct Ready {
     pub recording: Arc<Recording>,
+    pub touched: Touched,
     executable: Executable,
-    slot: Slot,
+    /// Taken in turn, so that the next one is the one that was submitted longest ago.
+    slots: Vec<Slot>,
+    next: usize,
     rows: RowCheck,
 }
 
@@ -34,15 +40,19 @@ impl Ready {
         let bound = recording.stores.iter().filter(|store| matches!(store.kind, Kind::Memory { .. }));
         let resident = |store: &Arc<Store>| Ok(Resident { buffer: store.buffer()?, offset: 0 });
         let residents = bound.map(resident).collect::<Result<Vec<_>, DeviceError>>()?;
-        let options = PrepareOptions { capacity: CAPACITY, slots: 1, states: &[], residents: &residents, overlap };
+        let slots = SLOTS.min(device.capabilities().slots_max);
+        let options = PrepareOptions { capacity: CAPACITY, slots, states: &[], residents: &residents, overlap };
         let executable = device.prepare(&checked, &options)?;
-        let slot = device.lease(&executable)?;
-        Ok(Self { recording, executable, slot, rows: RowCheck::stateless(CAPACITY) })
+        let slots = (0..slots).map(|_| device.lease(&executable)).collect::<Result<_, _>>()?;
+        let touched = Touched::of(&recording);
+        Ok(Self { recording, touched, executable, slots, next: 0, rows: RowCheck::stateless(CAPACITY) })
     }
 
     pub fn submit(&mut self, device: &dyn Device, after: &[Completion]) -> Result<Completion, DeviceError> {
-        self.recording.stores.iter().try_for_each(|store| store.not_gone())?;
-        device.submit(&self.executable, &mut self.slot, self.rows.check(&SEAT)?, after)
+        let slot = &mut self.slots[self.next];
+        let completion = device.submit(&self.executable, slot, self.rows.check(&SEAT)?, after)?;
+        self.next = (self.next + 1) % self.slots.len();
+        Ok(completion)
     }
 }
 
@@ -74,7 +84,7 @@ impl Session {
     ///
     /// # Errors
     /// [`DeviceError::Invalid`] where nothing is recorded under `key` or memory of it went, [`DeviceError::Busy`] while
-    /// its last replay still runs, and the device's own. What fails while it runs is in the completion.
+    /// as many replays of it run as there are slots, and the device's own. What fails while it runs is in the completion.
     pub fn replay(&self, key: &str) -> Result<Completion, DeviceError> {
         self.replay_after(key, &[])
     }
@@ -82,15 +92,15 @@ impl Session {
     /// The same, and after `after`.
     pub(crate) fn replay_after(&self, key: &str, after: &[Completion]) -> Result<Completion, DeviceError> {
         self.usable()?;
+        let _replay = tracing::debug_span!("replay", session = %self.life().name, key).entered();
         let ready = self.ready(key)?;
         let mut ready = match ready.try_lock() {
             Ok(ready) => ready,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(DeviceError::Busy { depth: 1 }),
         };
-        let submitted = ready.submit(&**self.device(), after);
+        let completion = self.submit_after(&mut ready, after)?;
         drop(ready);
-        let completion = self.note(submitted)?;
         self.watch(&completion);
         Ok(completion)
     }
@@ -102,13 +112,14 @@ impl Session {
     pub fn upload(&self, region: &Region, bytes: &[u8]) -> Result<(), DeviceError> {
         self.usable()?;
         let buffer = self.memory_of(region, "uploaded to", bytes.len())?;
-        let mut at = 0;
-        for run in region.runs() {
-            let end = at + run.len();
-            self.note(self.device().write(&buffer, run.start as u64, &bytes[at..end]))?;
-            at = end;
-        }
-        Ok(())
+        self.writing(region, || {
+            let mut at = 0;
+            region.runs().try_for_each(|run| {
+                let from = &bytes[at..at + run.len()];
+                at += run.len();
+                self.device().write(&buffer, run.start as u64, from)
+            })
+        })
     }
 
     /// Copies a region out, after what was submitted before.
@@ -118,13 +129,14 @@ impl Session {
     pub fn download(&self, region: &Region, into: &mut [u8]) -> Result<(), DeviceError> {
         self.usable()?;
         let buffer = self.memory_of(region, "downloaded from", into.len())?;
-        let mut at = 0;
-        for run in region.runs() {
-            let end = at + run.len();
-            self.note(self.device().read(&buffer, run.start as u64, &mut into[at..end]))?;
-            at = end;
-        }
-        Ok(())
+        self.reading(region, || {
+            let mut at = 0;
+            region.runs().try_for_each(|run| {
+                let to = &mut into[at..at + run.len()];
+                at += run.len();
+                self.device().read(&buffer, run.start as u64, to)
+            })
+        })
     }
 
     /// Shows `visit` a shared region where it lies, once what was submitted before is done with it.
@@ -135,7 +147,7 @@ impl Session {
         self.usable()?;
         let at = region.contiguous("is mapped")?;
         let buffer = self.memory_of(region, "mapped from", region.bytes())?;
-        self.note(self.device().map(&buffer, at.offset as u64, at.row_bytes, visit))
+        self.reading(region, || self.device().map(&buffer, at.offset as u64, at.row_bytes, visit))
     }
 
     /// Reserves what [`readback`](Self::readback) of these regions needs: one submission fetches them all.
@@ -167,8 +179,7 @@ impl Session {
     /// A region that went, and the device's own; what was fetched before is then still there.
     pub fn readback(&self, readback: &mut Readback) -> Result<(), DeviceError> {
         self.usable()?;
-        let done = readback.ready.submit(&**self.device(), &[]).and_then(|completion| completion.wait());
-        self.note(done)?;
+        self.note(self.submit(&mut readback.ready)?.wait())?;
         self.note(self.device().read(&readback.staging, 0, &mut readback.host))
     }
 
@@ -223,7 +234,11 @@ impl Session {
         self.usable()?;
         super::record::sized(label, bytes)?;
         let buffer = self.note(self.device().allocate(label, Purpose::State, placement, bytes as u64))?;
-        let kind = Kind::Memory { buffer: Mutex::new(Some(buffer)), shared: placement == Placement::Shared };
+        let kind = Kind::Memory {
+            buffer: Mutex::new(Some(buffer)),
+            ledger: Mutex::default(),
+            shared: placement == Placement::Shared,
+        };
         let store = Store::new(self.life(), label, bytes, kind);
         self.state().remember(&store);
         Ok(Region::whole(store))

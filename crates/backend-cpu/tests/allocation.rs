@@ -1,0 +1,85 @@
+//! A submission allocates nothing once its slot has made some: run inside `submit`, or queued and waited for.
+
+use backend_cpu::{CpuDevice, CpuOptions};
+use lanes_core::device::{Completion, Device, Outcome, PrepareOptions, Resident, RowCheck};
+use lanes_core::lanes::{Capacity, RowId, SeatRows};
+use lanes_tests::flight::{buffer, exchange};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is the system allocator's own; counting touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: `at` came from `alloc` above, so from `System`.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const CAPACITY: Capacity = Capacity { rows: 1, max_seats: 1 };
+const SEATS: [SeatRows; 1] = [SeatRows { read: RowId(0), write: RowId(0) }];
+
+/// Allocations of 200 rounds after 20 to warm up.
+fn allocations(mut round: impl FnMut(u8)) -> u64 {
+    (0..20).for_each(&mut round);
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    (0..200).for_each(&mut round);
+    ALLOCATIONS.load(Ordering::SeqCst) - before
+}
+
+// One test: another would allocate meanwhile.
+#[test]
+fn submissions_allocate_nothing_after_the_first() {
+    let device = CpuDevice::open(CpuOptions { threads: Some(1), budget: None }).unwrap();
+    let (kept, apart) = (buffer(&device, 64), buffer(&device, 64));
+    let (plan, signature) = exchange();
+    let checked = plan.check(&signature).unwrap();
+    let residents = [Resident { buffer: kept.clone(), offset: 0 }];
+    for overlap in [false, true] {
+        let options = PrepareOptions { capacity: CAPACITY, slots: 2, states: &[], residents: &residents, overlap };
+        let executable = device.prepare(&checked, &options).unwrap();
+        let mut slots = [device.lease(&executable).unwrap(), device.lease(&executable).unwrap()];
+        let mut check = RowCheck::stateless(CAPACITY);
+        let (mut seen, mut last) = (0u64, [None, None]);
+        let each = allocations(|round| {
+            // Two slots in turn, each waited for before it is used again, so two are in flight.
+            let at = usize::from(round % 2);
+            if let Some(completion) = last[at].take() {
+                let ended: Result<Outcome, _> = Completion::wait(&completion);
+                ended.unwrap();
+                seen += slots[at].output(0).unwrap().iter().map(|&byte| u64::from(byte)).sum::<u64>();
+            }
+            slots[at].input_mut(0).unwrap().fill(1);
+            let turn = check.check(&SEATS).unwrap();
+            // After the other slot's turn, which is pending or not.
+            let after = last[1 - at].as_slice();
+            last[at] = Some(device.submit(&executable, &mut slots[at], turn, after).unwrap());
+        });
+        assert_eq!(each, 0, "overlap: {overlap}");
+        last.into_iter().flatten().for_each(|completion| drop(completion.wait().unwrap()));
+        // The first turn saw zeros, the others what the one before left; the two last were not looked at.
+        assert_eq!(seen, 217 * 64);
+        let mut bytes = [0; 64];
+        let transfers = allocations(|_| {
+            device.write(&kept, 0, &[2; 64]).unwrap();
+            device.copy((&kept, 0), (&apart, 0), 64, &[]).unwrap().wait().unwrap();
+            device.read(&apart, 0, &mut bytes).unwrap();
+        });
+        assert_eq!((transfers, bytes), (0, [2; 64]));
+        device.write(&kept, 0, &[0; 64]).unwrap();
+    }
+    // The counter does count.
+    assert_ne!(allocations(|_| drop(Completion::pending())), 0);
+}

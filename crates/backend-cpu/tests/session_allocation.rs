@@ -1,0 +1,78 @@
+//! A replay, and an upload with a readback, allocate nothing once they have run: no thread of the process does.
+
+use backend_cpu::{CpuDevice, CpuOptions};
+use lanes_core::session::{Product, Session};
+use lanes_tests::sessions::{N, bytes, kernels, numbers};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is the system allocator's own; counting touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: `at` came from `alloc` above, so from `System`.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of 200 rounds after 20 to warm up.
+fn allocations(mut round: impl FnMut()) -> u64 {
+    (0..20).for_each(|_| round());
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    (0..200).for_each(|_| round());
+    ALLOCATIONS.load(Ordering::SeqCst) - before
+}
+
+// One test: another would allocate meanwhile.
+#[test]
+fn replays_and_transfers_allocate_nothing_after_the_first() {
+    for overlap in [false, true] {
+        let device = CpuDevice::open(CpuOptions { threads: Some(1), budget: None }).unwrap();
+        let session = Session::builder("counted").device(Arc::new(device)).overlap(overlap).open().unwrap();
+        let (mul, add) = kernels(&session);
+        let [x, y, z] = ["x", "y", "z"].map(|label| session.allocate(label, N * 4).unwrap());
+        let w = session.weights_f32("w", numbers(N * N, 1)).unwrap();
+        session
+            .record("step", |commands| {
+                let tmp = commands.scratch("tmp", N * 4)?;
+                commands.contract(&Product::new(&x, &w, &tmp))?;
+                commands.dispatch(&mul, &[N], &[N], &[tmp.read(), x.read(), y.write()])?;
+                commands.dispatch(&add, &[N], &[N], &[tmp.read(), y.read(), z.write()])
+            })
+            .unwrap();
+        // One reads what the other wrote: it is submitted after it.
+        session.record("carry", |commands| commands.copy(&z, &x)).unwrap();
+        let replays = allocations(|| {
+            let first = session.replay("step").unwrap();
+            session.replay("carry").unwrap().wait().unwrap();
+            assert!(first.is_done());
+        });
+        assert_eq!(replays, 0, "replays, overlap: {overlap}");
+        let value = bytes(&numbers(N, 3));
+        let mut back = session.reserve(&[&y, &z]).unwrap();
+        let mut into = vec![0; N * 4];
+        let transfers = allocations(|| {
+            session.upload(&x, &value).unwrap();
+            session.replay("step").unwrap();
+            session.readback(&mut back).unwrap();
+            session.download(&z, &mut into).unwrap();
+        });
+        assert_eq!(transfers, 0, "transfers, overlap: {overlap}");
+        assert_eq!(back.bytes(1), into);
+        // The counter does count.
+        assert_ne!(allocations(|| drop(session.reserve(&[&y]).unwrap())), 0);
+    }
+}
