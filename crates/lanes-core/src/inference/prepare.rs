@@ -15,7 +15,7 @@ use super::storage::Storage;
 use super::{ModelContext, invalid};
 use crate::DType;
 use crate::device::{Buffer, DeviceError, Placement, Purpose};
-use crate::session::{Commands, Region, Session};
+use crate::session::{Commands, Definition, Region, Session};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -246,5 +246,28 @@ impl SlotBuilder<'_> {
         self.session.record(&key(index), record)?;
         self.is_recorded = true;
         Ok(())
+    }
+
+    /// Inputs, outputs and recording of a definition; weights and kernels are shared with every other slot and use of it.
+    ///
+    /// # Errors
+    /// A definition with states: whoever gets a slot next would find those of whoever had it before. And those of
+    /// [`input`](Self::input), [`record`](Self::record) and [`Commands::fragment`].
+    pub fn definition(&mut self, definition: &Definition) -> Result<(), DeviceError> {
+        if let Some(state) = definition.states().next() {
+            let (model, name, state) = (self.model, definition.name(), &state.input);
+            return Err(invalid(format!(
+                "model {model}: definition {name} has state {state}, and slots keep nothing from one caller to the next"
+            )));
+        }
+        let mut bindings = Vec::new();
+        for port in definition.inputs() {
+            bindings.push((port.name.as_str(), self.input(&port.name, port.dtype, &port.shape)?));
+        }
+        for port in definition.outputs() {
+            bindings.push((port.name.as_str(), self.output(&port.name, port.dtype, &port.shape)?));
+        }
+        let bindings: Vec<_> = bindings.iter().map(|(name, region)| (*name, region)).collect();
+        self.record(|commands| commands.fragment(definition, &bindings))
     }
 }
