@@ -87,7 +87,7 @@ impl Descriptor {
             if stride < covered {
                 return Err(invalid(format!("{dtype} {shape:?} with strides {strides:?}: two elements share a place")));
             }
-            covered = (extent - 1) * stride + covered;
+            covered += (extent - 1) * stride;
         }
         Ok(self)
     }

@@ -67,29 +67,21 @@ impl Inference {
     /// [`DeviceError::Fault`] when its own plan failed, which takes the slot out of service;
     /// [`DeviceError::Upstream`] when a maker of its inputs failed; [`DeviceError::Cancelled`]; [`DeviceError::Invalid`]
     /// when a kernel refused its data; [`DeviceError::Lost`].
-    pub fn wait(self) -> Result<Outputs, DeviceError> {
-        drop(self.run.wait());
-        drop(self.last.wait());
-        self.end()
-    }
-
-    /// Blocks until it has ended or `limit` has passed; then it is given back.
-    ///
-    /// # Errors
-    /// Itself where the time was too short. What is inside is as from [`wait`](Self::wait).
-    pub fn wait_timeout(self, limit: Duration) -> Result<Result<Outputs, DeviceError>, Self> {
-        // What comes last ends last.
-        match self.last.wait_timeout(limit) {
-            Some(_) => Ok(self.wait()),
-            None => Err(self),
-        }
-    }
-
-    /// How it has ended.
-    fn end(mut self) -> Result<Outputs, DeviceError> {
+    pub fn wait(mut self) -> Result<Outputs, DeviceError> {
         self.take()
     }
 
+    /// Blocks until it has ended, or until `limit` has passed, which is `None`: then it may be waited for again.
+    ///
+    /// # Errors
+    /// As from [`wait`](Self::wait).
+    pub fn wait_timeout(&mut self, limit: Duration) -> Option<Result<Outputs, DeviceError>> {
+        // What comes last ends last.
+        self.last.wait_timeout(limit)?;
+        Some(self.take())
+    }
+
+    /// How it ends, waited for if need be.
     fn take(&mut self) -> Result<Outputs, DeviceError> {
         let hold = self.hold.take().ok_or_else(taken)?;
         let model = hold.model();

@@ -361,7 +361,8 @@ impl Acquired {
         let mut work = cell.work();
         let submitted = stack(cell, &mut work).and_then(|()| cell.run(&work.after, is_staged));
         // A device may use what nobody holds again.
-        (work.after.clear(), work.earlier.clear());
+        work.after.clear();
+        work.earlier.clear();
         drop(work);
         match submitted {
             Ok((run, last)) => {

@@ -77,7 +77,7 @@ impl Tensor {
         }
         let (size, bytes) = (desc.dtype().size(), buffer.bytes());
         let end = offset.checked_add(desc.span_bytes()).filter(|&end| end as u64 <= bytes);
-        if end.is_none() || offset % size != 0 {
+        if end.is_none() || !offset.is_multiple_of(size) {
             return Err(invalid(format!(
                 "{desc} of {} bytes from byte {offset} on of a buffer of {bytes}: it starts on a multiple of {size} and \
                  ends inside",
