@@ -159,7 +159,8 @@ impl Device for CpuDevice {
         let (buffer, len) = (self.own(state.buffer())?, state.row_bytes());
         let at = |row: RowId| (Arc::clone(&buffer), u64::from(row.0) * len as u64);
         let motion = match op {
-            RowOp::Copy { from, to } => Move::copy(at(from), at(to), len)?,
+            // A row over itself stays, in its turn.
+            RowOp::Copy { from, to } => Move::copy(at(from), at(to), if from == to { 0 } else { len })?,
             RowOp::Fill { row, byte } => Move::fill(at(row), byte, len)?,
             RowOp::Reset { row } => Move::copy(at(state.initial_row()), at(row), len)?,
         };

@@ -18,6 +18,9 @@ const ALIGN: usize = 64;
 /// A fixed stretch of zeroed memory, reached by pointer only, so that threads may share it by agreement.
 pub(crate) struct Bytes {
     base: NonNull<u8>,
+    len: usize,
+    /// What was allocated: `base` lies in it.
+    allocation: NonNull<u8>,
     layout: Layout,
 }
 
@@ -30,14 +33,15 @@ impl Bytes {
     /// `len` zeroed bytes for `what`.
     pub fn zeroed(what: &str, len: usize) -> Result<Self, DeviceError> {
         let out_of_memory = || DeviceError::OutOfMemory { what: what.to_string(), asked: len as u64 };
-        let layout = Layout::from_size_align(len, ALIGN).map_err(|_| out_of_memory())?;
-        if len == 0 {
-            // Not null and aligned; never read.
-            return Ok(Self { base: NonNull::<Line>::dangling().cast(), layout });
-        }
+        // Asked for less alignment and more room than it takes: of a stricter alignment the allocator would write every
+        // page to zero it, where pages fresh from the system are zero until somebody needs them.
+        let room = len.checked_add(ALIGN).ok_or_else(out_of_memory)?;
+        let layout = Layout::from_size_align(room, 1).map_err(|_| out_of_memory())?;
         // SAFETY: the size is not zero.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(out_of_memory)?;
-        Ok(Self { base, layout })
+        let allocation = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(out_of_memory)?;
+        // SAFETY: less than `ALIGN` bytes are skipped, and `len` are left.
+        let base = unsafe { allocation.add(allocation.align_offset(ALIGN)) };
+        Ok(Self { base, len, allocation, layout })
     }
 
     /// The first byte; `len()` bytes from it on are initialised for as long as `self` lives.
@@ -47,22 +51,16 @@ impl Bytes {
 
     /// How many.
     pub fn len(&self) -> usize {
-        self.layout.size()
+        self.len
     }
 }
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        if self.layout.size() > 0 {
-            // SAFETY: allocated in `zeroed` with this layout, and freed only here.
-            unsafe { dealloc(self.base.as_ptr(), self.layout) }
-        }
+        // SAFETY: allocated in `zeroed` with this layout, and freed only here.
+        unsafe { dealloc(self.allocation.as_ptr(), self.layout) }
     }
 }
-
-/// Only for its alignment.
-#[repr(align(64))]
-struct Line;
 
 /// The order of all that a device was asked to do. There is one a device, in its lock: holding it is taking part.
 #[derive(Debug, Default)]
@@ -223,11 +221,11 @@ impl MoveBuffers {
 }
 
 impl Move {
-    /// `len` bytes from one place to another; within one buffer the two lie apart, or are the same.
+    /// `len` bytes from one place to another; within one buffer the two lie apart.
     pub fn copy(from: (Arc<CpuBuffer>, u64), to: (Arc<CpuBuffer>, u64), len: usize) -> Result<Self, DeviceError> {
         let (source, target) = (from.0.range(from.1, len)?, to.0.range(to.1, len)?);
         let within = Arc::ptr_eq(&from.0, &to.0);
-        if within && source != target && source.abs_diff(target) < len {
+        if within && source.abs_diff(target) < len {
             let what = format!("{len} bytes copied from byte {source} to byte {target} of one buffer: they overlap");
             return Err(DeviceError::Invalid { what });
         }
@@ -248,12 +246,12 @@ impl Move {
     pub unsafe fn run(&self) {
         let buffers = self.buffers.as_slice();
         let (first, last) = (&buffers[0], &buffers[buffers.len() - 1]);
-        // SAFETY: `range` kept both stretches in their allocations; `copy` allows them to be one; nobody else touches
-        // them, as the caller has entered.
+        // SAFETY: `range` kept both stretches in their allocations and `copy` keeps them apart; nobody else touches them,
+        // as the caller has entered.
         unsafe {
             let to = first.memory.base().add(self.to);
             match self.what {
-                What::CopyFrom(from) => to.copy_from(last.memory.base().add(from), self.len),
+                What::CopyFrom(from) => to.copy_from_nonoverlapping(last.memory.base().add(from), self.len),
                 What::Fill(byte) => to.write_bytes(byte, self.len),
             }
         }

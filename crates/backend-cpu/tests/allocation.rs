@@ -1,8 +1,10 @@
-//! A submission allocates nothing once its slot has made some: run inside `submit`, or queued and waited for.
+//! A submission allocates nothing once its slot has made some: run inside `submit`, or queued and waited for. Nor does the
+//! ledger that says what it comes after.
 
 use backend_cpu::{CpuDevice, CpuOptions};
-use lanes_core::device::{Completion, Device, Outcome, PrepareOptions, Resident, RowCheck};
+use lanes_core::device::{Completion, Device, Ledger, Outcome, PrepareOptions, Resident, RowCheck};
 use lanes_core::lanes::{Capacity, RowId, SeatRows};
+use lanes_core::plan::Region;
 use lanes_tests::flight::{buffer, exchange};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,6 +55,8 @@ fn submissions_allocate_nothing_after_the_first() {
         let mut slots = [device.lease(&executable).unwrap(), device.lease(&executable).unwrap()];
         let mut check = RowCheck::stateless(CAPACITY);
         let (mut seen, mut last) = (0u64, [None, None]);
+        // What a host keeps to know what comes after what.
+        let (mut ledger, mut after, all) = (Ledger::new(), Vec::new(), Region::contiguous(0, 64));
         let each = allocations(|round| {
             // Two slots in turn, each waited for before it is used again, so two are in flight.
             let at = usize::from(round % 2);
@@ -63,9 +67,11 @@ fn submissions_allocate_nothing_after_the_first() {
             }
             slots[at].input_mut(0).unwrap().fill(1);
             let turn = check.check(&SEATS).unwrap();
-            // After the other slot's turn, which is pending or not.
-            let after = last[1 - at].as_slice();
-            last[at] = Some(device.submit(&executable, &mut slots[at], turn, after).unwrap());
+            after.clear();
+            ledger.reading(all, &mut after);
+            let sent = device.submit(&executable, &mut slots[at], turn, &after).unwrap();
+            ledger.wrote(all, &sent);
+            last[at] = Some(sent);
         });
         assert_eq!(each, 0, "overlap: {overlap}");
         last.into_iter().flatten().for_each(|completion| drop(completion.wait().unwrap()));

@@ -101,49 +101,12 @@ fn an_access_past_the_end_is_a_fault_that_names_it() {
     }
 }
 
-/// Example 4 of the language reference: division by a launch argument, three outputs' worth of rows.
-const LSTM: &str = r#"
-kernel.def export("lstm_cell") @lstm_cell(%count: index) {
-  %one = index.constant 1 : index
-  %wg = index.constant 64 : index
-  %r = index.constant 63 : index
-  %p = index.add %count, %r : index
-  %g = index.div %p, %wg : index
-  kernel.launch.config workgroups(%g, %one, %one) workgroup_size(%wg, %one, %one) : index
-} launch(%count: index, %hidden: index, %batch: index, %gates: buffer, %c_prev: buffer, %c_next: buffer, %h_next: buffer) {
-  %base = index.constant 0 : offset
-  %gv = buffer.view %gates[%base] : buffer -> view<[%batch]x4x[%hidden]xf32>
-  %cp = buffer.view %c_prev[%base] : buffer -> view<[%batch]x[%hidden]xf32>
-  %cn = buffer.view %c_next[%base] : buffer -> view<[%batch]x[%hidden]xf32>
-  %hn = buffer.view %h_next[%base] : buffer -> view<[%batch]x[%hidden]xf32>
-  %id = kernel.workitem.dispatch.id<x> : index
-  %live = index.cmp ult, %id, %count : index
-  scf.if %live {
-    %b = index.div %id, %hidden : index
-    %u = index.rem %id, %hidden : index
-    %gi = view.load %gv[%b, 0, %u] : view<[%batch]x4x[%hidden]xf32> -> f32
-    %gf = view.load %gv[%b, 1, %u] : view<[%batch]x4x[%hidden]xf32> -> f32
-    %gg = view.load %gv[%b, 2, %u] : view<[%batch]x4x[%hidden]xf32> -> f32
-    %go = view.load %gv[%b, 3, %u] : view<[%batch]x4x[%hidden]xf32> -> f32
-    %old = view.load %cp[%b, %u] : view<[%batch]x[%hidden]xf32> -> f32
-    %si = scalar.logisticf %gi : f32
-    %sf = scalar.logisticf %gf : f32
-    %so = scalar.logisticf %go : f32
-    %tg = scalar.tanhf %gg : f32
-    %keep = scalar.mulf %sf, %old : f32
-    %new = scalar.fmaf %si, %tg, %keep : f32
-    %tc = scalar.tanhf %new : f32
-    %h = scalar.mulf %so, %tc : f32
-    view.store %new, %cn[%b, %u] : f32, view<[%batch]x[%hidden]xf32>
-    view.store %h, %hn[%b, %u] : f32, view<[%batch]x[%hidden]xf32>
-  }
-  kernel.return
-}
-"#;
+/// Division by a launch argument, two outputs of the same rows.
+const CELL: &str = include_str!("../../tests/kernels/cell.loom");
 
 #[test]
 fn an_lstm_cell_of_any_width() {
-    let image = image(LSTM, "lstm_cell");
+    let image = image(CELL, "cell");
     for (batch, hidden) in [(1usize, 1usize), (3, 64), (5, 100), (2, 256), (3, 300), (9, 7)] {
         let n = batch * hidden;
         let (gates, old) = (ramp(4 * n, 3).iter().map(|x| x * 4.0).collect::<Vec<_>>(), ramp(n, 4));

@@ -3,6 +3,9 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
+/// The most lanes, seats and calls queued that a runnable takes.
+pub const LANES_MAX: u32 = 1 << 24;
+
 /// Many stateful streams through one resident model.
 #[derive(Debug, Parser)]
 #[command(name = "lanes", version, max_term_width = 100)]
@@ -48,9 +51,18 @@ pub struct InspectArgs {
     /// What to load, and how
     #[command(flatten)]
     pub model: ModelArgs,
+    /// cpu, cuda[:N], vulkan[:N] or wgpu[:N]: whose memory is told
+    #[arg(long, value_name = "B", default_value = "cpu")]
+    pub backend: String,
     /// Lanes to compute the memory for
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
-    pub lanes: Option<u32>,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1, LANES_MAX))]
+    pub lanes: u32,
+    /// Seats of one turn at most, to compute the memory for; as many as lanes if not given
+    #[arg(long, value_name = "N", value_parser = whole(1, u32::MAX))]
+    pub max_seats: Option<u32>,
+    /// CPU threads a backend may use; all if not given
+    #[arg(long, value_name = "N", value_parser = whole(1, 1024u32))]
+    pub threads: Option<u32>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -66,14 +78,11 @@ pub struct RunArgs {
     #[command(flatten)]
     pub serve: ServeArgs,
     /// Concurrent streams
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1, u32::MAX))]
     pub streams: u32,
     /// Calls per stream; what the input holds if not given
-    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "T", value_parser = whole(1, u32::MAX))]
     pub turns: Option<u32>,
-    /// Before each call after its first a stream, with this probability, sits out up to 8 turns or leaves, joins again and replays
-    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = probability)]
-    pub churn: f64,
     /// One NAME.npy per output goes here, axes [stream, turn, …]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -95,11 +104,14 @@ pub struct CheckArgs {
     #[arg(long, value_name = "B", default_value = "oracle")]
     pub against: Against,
     /// Concurrent streams
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1, u32::MAX))]
     pub streams: u32,
-    /// Calls per stream; what the input holds if not given, at most 50
-    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Calls per stream; what the input holds if not given
+    #[arg(long, value_name = "T", value_parser = whole(1, u32::MAX))]
     pub turns: Option<u32>,
+    /// One NAME.npy per output of the backend goes here, axes [stream, turn, …]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -115,10 +127,10 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub serve: ServeArgs,
     /// Stream counts to time
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,8,64", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,8,64", value_parser = whole(1, u32::MAX))]
     pub streams: Vec<u32>,
     /// Calls per stream and row; enough for about two seconds if not given
-    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "T", value_parser = whole(1, u32::MAX))]
     pub turns: Option<u32>,
     /// Time between a stream's calls in the paced rows; the input's own if it has one
     #[arg(long, value_name = "MS", value_parser = positive)]
@@ -154,7 +166,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "NAME")]
     pub shared: Vec<String>,
     /// For generated inputs and for join and leave times
-    #[arg(long, value_name = "S", default_value_t = 0)]
+    #[arg(long, value_name = "S", default_value_t = 0, value_parser = whole(0, u64::MAX))]
     pub seed: u64,
     /// What contractions may round to
     #[arg(long, value_name = "P", default_value = "f32")]
@@ -169,17 +181,20 @@ pub struct ServeArgs {
     #[arg(long, value_name = "B", default_value = "cpu")]
     pub backend: String,
     /// Lanes of the state; as many as streams if not given
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    #[arg(long, value_name = "N", value_parser = whole(1, LANES_MAX))]
     pub lanes: Option<u32>,
     /// Seats of one turn at most; as many as lanes if not given
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole(1, u32::MAX))]
     pub max_seats: Option<u32>,
     /// How long the oldest seat waits for company, in microseconds
-    #[arg(long, value_name = "U", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=60_000_000))]
+    #[arg(long, value_name = "U", default_value_t = 0, value_parser = whole(0u64, 60_000_000))]
     pub linger_us: u64,
     /// CPU threads a backend may use; all if not given
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = whole(1, 1024u32))]
     pub threads: Option<u32>,
+    /// Before each call after its first a stream, with this probability, sits out up to 8 turns or leaves, joins again and replays
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = probability)]
+    pub churn: f64,
 }
 
 /// `--precision`
@@ -204,16 +219,24 @@ pub enum Against {
     Oracle,
 }
 
+/// A parser of whole numbers from `least` to `most`.
+fn whole<T>(least: T, most: T) -> impl Fn(&str) -> Result<T, String> + Clone
+where
+    T: Copy + PartialOrd + std::fmt::Display + std::str::FromStr,
+{
+    move |text| {
+        let value = text.parse().ok().filter(|value| (least..=most).contains(value));
+        value.ok_or_else(|| format!("a whole number from {least} to {most} is accepted"))
+    }
+}
+
 fn probability(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|p| (0.0..=1.0).contains(p))
-        .ok_or_else(|| "a probability is a number from 0 to 1".to_owned())
+    text.parse().ok().filter(|p| (0.0..=1.0).contains(p)).ok_or_else(|| "a number from 0 to 1 is accepted".to_owned())
 }
 
 fn positive(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
         .filter(|&v: &f64| v > 0.0 && v.is_finite())
-        .ok_or_else(|| "a positive number is needed".to_owned())
+        .ok_or_else(|| "a positive number is accepted".to_owned())
 }

@@ -45,8 +45,12 @@ struct Row {
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> CliResult {
-    let device = load::device(&args.serve)?;
+    let device = load::device(&args.serve.backend, args.serve.threads)?;
     let loaded = load::load(&args.model)?;
+    for &streams in &args.streams {
+        let turns = args.turns.map_or(1, |turns| turns as usize);
+        loaded.sources.iter().try_for_each(|source| source.holds(streams as usize, turns))?;
+    }
     let frame_ms = args.frame_ms.or_else(|| loaded.sources.iter().find_map(Source::frame_ms));
     if frame_ms.is_none() {
         say::aside("the inputs have no rate; give --frame-ms for paced rows and streams in real time");
@@ -120,7 +124,7 @@ fn row(
             streams,
             turns,
             seed: args.model.seed,
-            churn: 0.0,
+            churn: args.serve.churn,
             keep: false,
             pace,
         };

@@ -6,6 +6,7 @@
 use crate::args::{Against, CheckArgs};
 use crate::error::{CliError, CliResult};
 use crate::load::{self, Loaded};
+use crate::out::Out;
 use crate::say;
 use crate::serve::{Drive, chain, drive};
 use lanes::device::Device;
@@ -14,9 +15,6 @@ use lanes::onnx::{Model, ValueId};
 use lanes::{DType, OpenOptions, Port};
 use serde::Serialize;
 use std::sync::Arc;
-
-/// Turns compared when `--turns` is not given and the inputs hold more.
-const TURNS_MOST: usize = 50;
 
 /// The JSON object; keys are a contract.
 #[derive(Serialize)]
@@ -48,14 +46,19 @@ struct Difference {
 
 /// Runs the command.
 pub fn run(args: &CheckArgs) -> CliResult {
-    let device = load::device(&args.serve)?;
+    if let Some(folder) = &args.out {
+        Out::make_folder(folder)?;
+    }
+    let device = load::device(&args.serve.backend, args.serve.threads)?;
     let loaded = load::load(&args.model)?;
     let streams = args.streams as usize;
-    let held = loaded.sources.iter().filter_map(|source| source.turns(streams)).max();
-    let asked = args.turns.or_else(|| held.filter(|&held| held > TURNS_MOST).map(|_| TURNS_MOST as u32));
-    let turns = load::turns(&loaded.sources, streams, asked)?;
+    let turns = load::turns(&loaded.sources, streams, args.turns)?;
     let ports = &loaded.model.signature.outputs;
+    let out = args.out.as_ref().map(|folder| Out::choose(folder, ports));
     let ours = outputs(args, &loaded, &loaded.model, &device, (0, streams), turns)?;
+    if let Some(out) = &out {
+        out.write(ports, &ours, streams, turns)?;
+    }
     let theirs = reference(args, &loaded, &loaded.model, (0, streams), turns)?;
     let compared: Vec<Output> =
         ports.iter().zip(ours.iter().zip(&theirs)).map(|(port, (a, e))| compare(port, a, e)).collect();
@@ -149,7 +152,7 @@ fn served(
         streams,
         turns,
         seed: args.model.seed,
-        churn: 0.0,
+        churn: args.serve.churn,
         keep: true,
         pace: None,
     };

@@ -6,24 +6,27 @@ use crate::load;
 use crate::say;
 use crate::serve::chain;
 use lanes::DType;
-use lanes::device::Purpose;
+use lanes::device::{Device, Purpose};
 use lanes::lanes::{Capacity, LanedModel};
 use lanes::onnx::{Dim, ImportOptions, Inspection, PortInspection, Role};
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> CliResult {
+    let device = load::device(&args.backend, args.threads)?;
     // With its inputs fed, the model is bound, and everything is known.
     let options = if args.model.input.is_empty() {
         let mut options = load::import_options(&args.model)?;
         load::ignore_absent_fixes(&args.model, &mut options)?;
+        load::generate_inits(&args.model, &mut options)?;
         options
     } else {
         load::bound_options(&args.model)?.0
     };
     let path = &args.model.path;
     let seen = lanes::onnx::inspect(path, &options).map_err(|why| load::model_error(path, &why))?;
-    let memory = memory(args, &options);
+    let memory = memory(args, device, &options);
     if !args.json {
         return say::result(&table(args, &seen, &memory));
     }
@@ -33,17 +36,14 @@ pub fn run(args: &InspectArgs) -> CliResult {
     say::json(&object(args, &seen, memory))
 }
 
-/// Bytes by purpose for `--lanes` lanes on the CPU backend, or why that is not known.
-fn memory(args: &InspectArgs, options: &ImportOptions) -> Result<Map<String, Value>, String> {
-    let lanes = args.lanes.unwrap_or(1);
+/// Bytes by purpose for `--lanes` lanes on `device`, or why that is not known.
+fn memory(args: &InspectArgs, device: Arc<dyn Device>, options: &ImportOptions) -> Result<Map<String, Value>, String> {
+    let lanes = args.lanes;
+    let max_seats = args.max_seats.unwrap_or(lanes).min(lanes);
     let model = lanes::onnx::load(&args.model.path, options).map_err(|why| chain(&why))?;
-    let device =
-        lanes::open("cpu", &lanes::OpenOptions { threads: Some(1), budget: crate::machine::available_bytes() })
-            .map_err(|why| chain(&why))?;
     let mut planned = lanes::planned(device, &model).map_err(|why| chain(&why))?;
     // What the worker asks for with one slot: a row a lane, one a seat, and the initial row.
-    let rows = lanes.checked_mul(2).and_then(|rows| rows.checked_add(1)).ok_or("too many lanes")?;
-    planned.prepare(Capacity { rows, max_seats: lanes }).map_err(|why| chain(&why))?;
+    planned.prepare(Capacity { rows: lanes + max_seats + 1, max_seats }).map_err(|why| chain(&why))?;
     let used = planned.memory();
     let mut memory = Map::new();
     memory.insert("lanes".to_owned(), lanes.into());

@@ -1,6 +1,6 @@
 //! From the command line to a model that is served, and the sources that feed it.
 
-use crate::args::{ModelArgs, Precision, ServeArgs};
+use crate::args::{LANES_MAX, ModelArgs, Precision, ServeArgs};
 use crate::error::{CliError, CliResult};
 use crate::npy;
 use crate::say;
@@ -15,9 +15,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The most lanes, seats and calls queued that a runnable takes.
-const LANES_MOST: u32 = 1 << 24;
 
 /// A model and what feeds it.
 pub struct Loaded {
@@ -41,11 +38,24 @@ pub fn import_options(args: &ModelArgs) -> CliResult<ImportOptions> {
     let mut options = ImportOptions { shared: args.shared.clone(), ..ImportOptions::default() };
     for fix in &args.fix {
         let (name, value) = split(fix, "--fix", "NAME=VALUE")?;
-        options.fix.insert(name.to_owned(), given(value, "--fix")?);
+        let refused = |found: &str| {
+            CliError::usage(format!(
+                "--fix {name}: found {found}; a number, zeros, true, false or FILE.npy is accepted"
+            ))
+        };
+        let spec = Spec::parse(value).map_err(|_| refused(&format!("`{value}`")))?;
+        let given = given(&spec)?.ok_or_else(|| refused(&format!("`{value}`, which is no constant")))?;
+        options.fix.insert(name.to_owned(), given);
     }
     for init in &args.init {
-        let (name, value) = split(init, "--init", "IN=SPEC")?;
-        options.init.insert(name.to_owned(), given(value, "--init")?);
+        let (name, spec) = init_spec(init)?;
+        // Whether there is such a state, the import says; what is generated takes the place of the zeros in `generate_inits`.
+        let given = given(&spec)?.unwrap_or(Given::Number(0.0));
+        if options.init.insert(name.to_owned(), given).is_some() {
+            return Err(CliError::usage(format!(
+                "--init {init}: state `{name}` is initialised twice; once is accepted"
+            )));
+        }
     }
     for state in &args.state {
         let (input, rest) = split(state, "--state", "IN=OUT[@AXIS]")?;
@@ -87,24 +97,63 @@ fn split<'a>(text: &'a str, option: &str, form: &str) -> CliResult<(&'a str, &'a
     text.split_once('=').ok_or_else(|| CliError::usage(format!("{option} {text}: found no `=`; {form} is accepted")))
 }
 
-/// A constant: a number, `zeros`, or an array.
-fn given(text: &str, option: &str) -> CliResult<Given> {
-    match text {
-        "true" => return Ok(Given::Number(1.0)),
-        "false" => return Ok(Given::Number(0.0)),
-        _ => {}
-    }
-    match Spec::parse(text)? {
-        Spec::Made { values: Made::Number(number), frame: None } => Ok(Given::Number(number)),
+/// What `spec` gives whatever the shape: a number, or an array.
+fn given(spec: &Spec) -> CliResult<Option<Given>> {
+    match spec {
+        Spec::Made { values: Made::Number(number), frame: None } => Ok(Some(Given::Number(*number))),
         Spec::Npy(path) => {
-            let array = npy::read(&path)?;
+            let array = npy::read(path)?;
             let shape = array.shape.clone();
-            Tensor::new(array.dtype, array.shape, array.bytes.into()).map(Given::Tensor).ok_or_else(|| {
-                CliError::file(&path, format!("holds values that are no {} of shape {shape:?}", array.dtype))
+            let tensor = Tensor::new(array.dtype, array.shape, array.bytes.into());
+            tensor.map(|tensor| Some(Given::Tensor(tensor))).ok_or_else(|| {
+                CliError::file(path, format!("holds values that are no {} of shape {shape:?}", array.dtype))
             })
         }
-        _ => Err(CliError::usage(format!("{option} {text}: a number, zeros or FILE.npy is accepted"))),
+        Spec::Made { .. } | Spec::Wav { .. } => Ok(None),
     }
+}
+
+/// The state and the SPEC of one `--init`.
+fn init_spec(init: &str) -> CliResult<(&str, Spec)> {
+    let (name, text) = split(init, "--init", "IN=SPEC")?;
+    let refused = |found: &str| {
+        let accepted = "FILE.npy of one lane's value, a number, zeros, normal or uniform is accepted";
+        CliError::usage(format!("--init: state `{name}`: found {found}; {accepted}"))
+    };
+    match Spec::parse(text) {
+        Ok(Spec::Wav { .. }) => Err(refused(&format!("`{text}`, and audio is no state"))),
+        Ok(spec) => Ok((name, spec)),
+        Err(_) => Err(refused(&format!("`{text}`"))),
+    }
+}
+
+/// Fills in what `--init` generates, now that `options` say enough for the states' shapes: one lane's value, the same
+/// for every lane.
+pub fn generate_inits(args: &ModelArgs, options: &mut ImportOptions) -> CliResult {
+    let inits = args.init.iter().map(|init| init_spec(init)).collect::<CliResult<Vec<_>>>()?;
+    let generated = |spec: &Spec| matches!(spec, Spec::Made { values, frame } if !matches!((values, frame), (Made::Number(_), None)));
+    if !inits.iter().any(|(_, spec)| generated(spec)) {
+        return Ok(());
+    }
+    let seen = lanes::onnx::inspect(&args.path, options).map_err(|why| model_error(&args.path, &why))?;
+    for (name, spec) in inits.iter().filter(|(_, spec)| generated(spec)) {
+        // A model whose states are not known is refused for that by its import.
+        let Some(state) = seen.states.iter().find(|state| state.input == *name) else { continue };
+        let shape: Vec<_> = state.lane_shape.iter().map(extent).collect();
+        let declared = Declared { name, dtype: state.dtype, shape: &shape, full: &shape };
+        let source = Source::open(&declared, spec, args.seed)
+            .map_err(|why| CliError::usage(format!("--init: state `{name}`: {why}")))?;
+        let mut bytes = vec![0; source.bytes()];
+        source.fill(0, 0, &mut bytes);
+        if let Some(tensor) = Tensor::new(state.dtype, source.shape, bytes.into()) {
+            options.init.insert((*name).to_owned(), Given::Tensor(tensor));
+        }
+    }
+    Ok(())
+}
+
+fn extent(dim: &Dim) -> Option<usize> {
+    if let Dim::Known(extent) = dim { Some(*extent) } else { None }
 }
 
 /// An import error, with the file's name.
@@ -145,6 +194,8 @@ pub fn bound_options(args: &ModelArgs) -> CliResult<(ImportOptions, BTreeMap<Str
     let seen: Inspection = lanes::onnx::inspect(&args.path, &options).map_err(|why| model_error(&args.path, &why))?;
     let fed: Vec<_> = seen.inputs.iter().filter(|input| matches!(input.role, Role::Stream | Role::Shared)).collect();
     let names: Vec<&str> = fed.iter().map(|input| input.name.as_str()).collect();
+    let streams: Vec<&str> =
+        fed.iter().filter(|input| input.role == Role::Stream).map(|input| input.name.as_str()).collect();
     // An input may only seem to want feeding: a state that was not paired is one that does.
     let because = |error: CliError| match &seen.why {
         Some(why) => CliError::usage(format!("{error}; the import says: {why}")),
@@ -152,7 +203,7 @@ pub fn bound_options(args: &ModelArgs) -> CliResult<(ImportOptions, BTreeMap<Str
     };
     let mut specs: BTreeMap<&str, Spec> = BTreeMap::new();
     for argument in &args.input {
-        let (name, spec) = named(argument, &names, "--input").map_err(because)?;
+        let (name, spec) = named(argument, &names, &streams).map_err(because)?;
         if specs.insert(name, Spec::parse(spec)?).is_some() {
             return Err(CliError::usage(format!("--input {argument}: input `{name}` is fed twice")));
         }
@@ -188,7 +239,6 @@ pub fn bound_options(args: &ModelArgs) -> CliResult<(ImportOptions, BTreeMap<Str
             return Err(because(CliError::file(&args.path, text)));
         };
         let lane = if input.role == Role::Shared { None } else { Some(input.lane_axis.unwrap_or(0)) };
-        let extent = |dim: &Dim| if let Dim::Known(extent) = dim { Some(*extent) } else { None };
         let full: Vec<Option<usize>> = input.shape.iter().map(extent).collect();
         let shape: Vec<Option<usize>> =
             full.iter().enumerate().filter(|&(axis, _)| Some(axis) != lane).map(|(_, extent)| *extent).collect();
@@ -197,6 +247,7 @@ pub fn bound_options(args: &ModelArgs) -> CliResult<(ImportOptions, BTreeMap<Str
         options.shapes.insert(input.name.clone(), source.shape.clone());
         sources.insert(input.name.clone(), source);
     }
+    generate_inits(args, &mut options)?;
     Ok((options, sources))
 }
 
@@ -205,23 +256,21 @@ fn shown(dims: &[Dim]) -> String {
 }
 
 /// Opens the device that `--backend` names.
-pub fn device(serve: &ServeArgs) -> CliResult<Arc<dyn Device>> {
-    let options = OpenOptions {
-        threads: serve.threads.map(|threads| threads as usize),
-        budget: crate::machine::available_bytes(),
-    };
-    lanes::open(&serve.backend, &options).map_err(|why| match why {
-        BackendError::Device(_) => CliError::failed(format!("--backend {}: {}", serve.backend, chain(&why))),
-        _ => CliError::usage(format!("--backend {}: {why}", serve.backend)),
+pub fn device(backend: &str, threads: Option<u32>) -> CliResult<Arc<dyn Device>> {
+    let threads = threads.map(|threads| threads as usize);
+    let options = OpenOptions { threads, budget: crate::machine::available_bytes() };
+    lanes::open(backend, &options).map_err(|why| match why {
+        BackendError::Device(_) => CliError::failed(format!("--backend {backend}: {}", chain(&why))),
+        _ => CliError::usage(format!("--backend {backend}: {why}")),
     })
 }
 
 /// Serves `model`, with room for `streams` streams.
 pub fn serve(model: impl LanedModel + 'static, serve: &ServeArgs, streams: u32) -> CliResult<Runnable> {
     let lanes = serve.lanes.unwrap_or(streams);
-    if lanes > LANES_MOST {
+    if lanes > LANES_MAX {
         let text = format!(
-            "--streams {streams}: a lane each is more than {LANES_MOST}, the most; --lanes N serves them in turn"
+            "--streams {streams}: a lane each is more than {LANES_MAX}, the most; --lanes N serves them in turn"
         );
         return Err(CliError::usage(text));
     }
@@ -230,21 +279,20 @@ pub fn serve(model: impl LanedModel + 'static, serve: &ServeArgs, streams: u32) 
         .max_seats(serve.max_seats.unwrap_or(lanes).min(lanes))
         .linger(Duration::from_micros(serve.linger_us))
         // Every stream may have one call and one spawn queued.
-        .queue((2 * lanes as usize + 1).min(LANES_MOST as usize))
+        .queue((2 * lanes as usize + 1).min(LANES_MAX as usize))
         .build()
         .map_err(|why| CliError::usage(chain(&why)))
 }
 
-/// How many calls a stream makes: what was asked, or what the inputs hold.
+/// How many calls a stream makes: what was asked, or what the inputs hold. An array ends, audio is followed by silence.
 pub fn turns(sources: &[Source], streams: usize, asked: Option<u32>) -> CliResult<usize> {
-    let held = sources.iter().filter_map(|source| source.turns(streams)).max();
-    let turns = match (asked, held) {
-        (Some(asked), _) => asked as usize,
-        (None, Some(held)) => held,
-        (None, None) => {
-            let text = "the inputs are generated and never end; give --turns T";
-            return Err(CliError::usage(text));
-        }
+    let held = |audio| {
+        let sources = sources.iter().filter(move |source| source.frame_ms().is_some() == audio);
+        sources.filter_map(|source| source.turns(streams))
+    };
+    let turns = match asked.map(|asked| asked as usize).or(held(false).min()).or(held(true).max()) {
+        Some(turns) => turns,
+        None => return Err(CliError::usage("the inputs are generated and never end; give --turns T")),
     };
     if turns == 0 {
         return Err(CliError::usage("the inputs hold no turns"));

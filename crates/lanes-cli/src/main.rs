@@ -14,6 +14,7 @@ mod inspect;
 mod load;
 mod machine;
 mod npy;
+mod out;
 mod quantile;
 mod random;
 mod run;
@@ -21,11 +22,11 @@ mod say;
 mod serve;
 mod source;
 mod spec;
+mod usage;
 mod wav;
 
 use args::{Cli, Command};
 use clap::Parser;
-use clap::error::ErrorKind;
 use error::CliError;
 use std::process::ExitCode;
 
@@ -34,11 +35,12 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(why) => {
             // Help and version are answers, on stdout; a closed pipe changes nothing.
-            if !why.use_stderr() || why.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            if !why.use_stderr() {
                 let _ = why.print();
-                return ExitCode::from(if why.use_stderr() { 2 } else { 0 });
+                return ExitCode::SUCCESS;
             }
-            say::aside(&paragraph(&why.to_string()));
+            let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into()).collect();
+            say::aside(&usage::paragraph(&why, &words));
             return ExitCode::from(2);
         }
     };
@@ -49,8 +51,8 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Loom { rest } => Err(CliError::usage(format!(
-            "loom {}: checking, formatting, compiling and testing Loom files from the command line is not written yet",
-            rest.join(" ")
+            "{}: checking, formatting, compiling and testing Loom files from the command line is not written yet",
+            [&["loom".to_owned()], &rest[..]].concat().join(" ")
         ))),
     };
     match done {
@@ -60,11 +62,4 @@ fn main() -> ExitCode {
             ExitCode::from(why.status())
         }
     }
-}
-
-/// What the parser says of a command line, as one paragraph.
-fn paragraph(text: &str) -> String {
-    let text = text.strip_prefix("error: ").unwrap_or(text);
-    let lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty());
-    lines.collect::<Vec<_>>().join("\n")
 }

@@ -3,14 +3,12 @@
 use crate::args::RunArgs;
 use crate::error::{CliError, CliResult};
 use crate::load;
-use crate::npy;
+use crate::out::Out;
 use crate::quantile::Latency;
 use crate::say;
-use crate::serve::{Drive, Served, drive};
+use crate::serve::{Drive, drive};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lanes::lanes::Runnable;
 use serde::Serialize;
-use std::path::Path;
 
 /// The JSON object; keys are a contract.
 #[derive(Serialize)]
@@ -41,19 +39,16 @@ struct Report {
 /// Runs the command.
 pub fn run(args: &RunArgs) -> CliResult {
     if let Some(folder) = &args.out {
-        // Found out before the work, not after it.
-        std::fs::create_dir_all(folder).map_err(|why| match folder.is_dir() {
-            false if folder.exists() => CliError::usage(format!("--out {}: not a folder", folder.display())),
-            _ => CliError::usage(format!("--out {}: {why}", folder.display())),
-        })?;
+        Out::make_folder(folder)?;
     }
-    let device = load::device(&args.serve)?;
+    let device = load::device(&args.serve.backend, args.serve.threads)?;
     let loaded = load::load(&args.model)?;
     let streams = args.streams as usize;
     let turns = load::turns(&loaded.sources, streams, args.turns)?;
     let planned = lanes::planned(device.clone(), &loaded.model)
         .map_err(|why| CliError::file(&args.model.path, crate::serve::chain(&why)))?;
     let runnable = load::serve(planned, &args.serve, args.streams)?;
+    let out = args.out.as_ref().map(|folder| Out::choose(folder, &loaded.model.signature.outputs));
     let bar = progress_bar((streams * turns) as u64);
     let mut served = drive(
         &Drive {
@@ -63,15 +58,15 @@ pub fn run(args: &RunArgs) -> CliResult {
             streams,
             turns,
             seed: args.model.seed,
-            churn: args.churn,
+            churn: args.serve.churn,
             keep: args.out.is_some(),
             pace: None,
         },
         |calls| bar.set_position(calls),
     )?;
     bar.finish_and_clear();
-    if let Some(folder) = &args.out {
-        write(folder, &runnable, &served, streams, turns)?;
+    if let Some(out) = &out {
+        out.write(&loaded.model.signature.outputs, &served.outputs, streams, turns)?;
     }
     let stats = runnable.stats();
     let frame_ms = loaded.sources.iter().find_map(crate::source::Source::frame_ms);
@@ -132,21 +127,6 @@ fn table(report: &Report) -> String {
     lines.join("\n")
 }
 
-fn write(folder: &Path, runnable: &Runnable, served: &Served, streams: usize, turns: usize) -> CliResult {
-    for (port, bytes) in runnable.signature().outputs.iter().zip(&served.outputs) {
-        let shape: Vec<usize> = [streams, turns].into_iter().chain(port.shape.iter().copied()).collect();
-        npy::write(&folder.join(file_name(&port.name)), port.dtype, &shape, bytes)?;
-    }
-    Ok(())
-}
-
-/// An output's file: its name, with what a path would read as a folder replaced.
-fn file_name(output: &str) -> String {
-    let safe: String = output.chars().map(|c| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
-    let safe = if safe.starts_with('.') { format!("_{safe}") } else { safe };
-    format!("{safe}.npy")
-}
-
 /// A bar on a terminal, nothing elsewhere.
 pub fn progress_bar(calls: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(calls), ProgressDrawTarget::stderr());
@@ -154,17 +134,4 @@ pub fn progress_bar(calls: u64) -> ProgressBar {
         bar.set_style(style);
     }
     bar
-}
-
-#[cfg(test)]
-mod tests {
-    use super::file_name;
-
-    #[test]
-    fn no_output_name_leaves_the_folder() {
-        assert_eq!(file_name("output"), "output.npy");
-        assert_eq!(file_name("a/b:0"), "a_b_0.npy");
-        assert_eq!(file_name("../x"), "_.._x.npy");
-        assert_eq!(file_name(""), ".npy");
-    }
 }

@@ -12,9 +12,6 @@ use crate::quantile::{Samples, micros};
 use crate::source::Source;
 use lanes::lanes::{Reaped, Reaper, Runnable, Stream, StreamError, Value};
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// What to drive.
@@ -65,7 +62,8 @@ struct Client {
     /// Turns whose outputs are kept: a replay below it must give the same bits.
     recorded: usize,
     called: bool,
-    sits_out: u32,
+    /// Sits out until so many rounds have passed.
+    back_at: u64,
     submitted: Instant,
     due: Instant,
 }
@@ -80,18 +78,11 @@ struct Driver<'a> {
     waiting: VecDeque<usize>,
     held: u32,
     done: usize,
+    /// How often answers came: turns, as one who sits out counts them.
+    rounds: u64,
     inputs: Vec<Vec<u8>>,
     outputs: Vec<usize>,
     served: Served,
-}
-
-/// Unparks the driving thread.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
 }
 
 /// Runs every stream to its last turn. `progress` hears of each answered call.
@@ -124,7 +115,7 @@ pub fn drive(drive: &Drive<'_>, mut progress: impl FnMut(u64)) -> CliResult<Serv
                 turn: 0,
                 recorded: 0,
                 called: false,
-                sits_out: 0,
+                back_at: 0,
                 submitted: now,
                 due: now + phase,
             }
@@ -138,6 +129,7 @@ pub fn drive(drive: &Drive<'_>, mut progress: impl FnMut(u64)) -> CliResult<Serv
         waiting: (0..drive.streams).collect(),
         held: 0,
         done: 0,
+        rounds: 0,
         inputs: drive.sources.iter().map(|source| vec![0; source.bytes()]).collect(),
         outputs,
         served,
@@ -148,33 +140,30 @@ pub fn drive(drive: &Drive<'_>, mut progress: impl FnMut(u64)) -> CliResult<Serv
 
 impl Driver<'_> {
     fn run(&mut self, progress: &mut impl FnMut(u64)) -> CliResult {
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        let mut cx = Context::from_waker(&waker);
         let mut start = None;
         while self.done < self.drive.streams {
             self.seat()?;
             start.get_or_insert_with(Instant::now);
             let next_due = self.submit_ready()?;
-            let before = self.served.calls;
-            while let Some(reaped) = self.reaper.try_next() {
-                self.reaped(reaped)?;
-            }
-            if self.served.calls > before {
-                progress(self.served.calls);
+            if self.held < self.drive.runnable.lanes() && !self.waiting.is_empty() {
                 continue;
             }
-            if self.reaper.in_flight() > 0 {
-                if let Poll::Ready(Some(reaped)) = self.reaper.poll_next(&mut cx) {
-                    self.reaped(reaped)?;
-                    continue;
-                }
-                match next_due {
-                    Some(due) => std::thread::park_timeout(due.saturating_duration_since(Instant::now())),
-                    None => std::thread::park(),
-                }
-            } else if let Some(due) = next_due {
+            let mut next = match next_due {
+                _ if self.reaper.in_flight() == 0 => None,
+                Some(due) => self.reaper.next_before(due),
+                None => self.reaper.next_blocking(),
+            };
+            if next.is_some() {
+                self.rounds += 1;
+            } else if let Some(due) = next_due.filter(|_| self.reaper.in_flight() == 0) {
                 std::thread::sleep(due.saturating_duration_since(Instant::now()));
             }
+            // All of a turn's answers before the calls that follow them, so that these share a turn again.
+            while let Some(reaped) = next {
+                self.reaped(reaped)?;
+                next = self.reaper.try_next();
+            }
+            progress(self.served.calls);
         }
         self.served.wall = start.map_or(Duration::ZERO, |start| start.elapsed());
         Ok(())
@@ -208,11 +197,8 @@ impl Driver<'_> {
                 self.ready.push_back(at);
                 continue;
             }
-            if client.sits_out > 0 {
-                client.sits_out -= 1;
+            if client.back_at > self.rounds {
                 self.ready.push_back(at);
-                // Someone must come back for it even when nothing is in flight.
-                next_due = Some(now);
                 continue;
             }
             if client.called && client.turn > 0 && self.drive.churn > 0.0 {
@@ -220,9 +206,8 @@ impl Driver<'_> {
                 match client.churn.next_move() {
                     Move::Call => {}
                     Move::SitOut(turns) => {
-                        client.sits_out = turns;
+                        client.back_at = self.rounds + u64::from(turns);
                         self.ready.push_back(at);
-                        next_due = Some(now);
                         continue;
                     }
                     Move::Rejoin => {
@@ -230,7 +215,6 @@ impl Driver<'_> {
                         client.turn = 0;
                         self.held -= 1;
                         self.waiting.push_back(at);
-                        next_due = Some(now);
                         continue;
                     }
                 }
@@ -238,6 +222,10 @@ impl Driver<'_> {
             self.submit(at)?;
         }
         self.reaper.flush();
+        if self.reaper.in_flight() == 0 && next_due.is_none() {
+            // Nobody is served while all sit out, and turns pass for them all the same.
+            self.rounds += 1;
+        }
         Ok(next_due)
     }
 

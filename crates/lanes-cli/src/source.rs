@@ -105,13 +105,17 @@ impl Source {
                 Ok(source(shape, Feed::Audio { files: files.into(), hop: hop.unwrap_or(frame), rate_hz }))
             }
             Spec::Made { values, frame } => {
-                let floats = matches!(input.dtype, DType::F32 | DType::F64);
+                let floats = matches!(input.dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64);
                 let fits = match *values {
                     Made::Number(value) => element(value, input.dtype).is_some(),
                     Made::Normal | Made::Uniform => floats,
                 };
                 if !fits {
-                    let text = format!("input `{name}` takes {}, which {values:?} does not fit", input.dtype);
+                    let found = match values {
+                        Made::Number(value) => value.to_string(),
+                        Made::Normal | Made::Uniform => "a generated fraction".to_owned(),
+                    };
+                    let text = format!("input `{name}` takes {}, which {found} does not fit", input.dtype);
                     return Err(CliError::usage(text));
                 }
                 let tag = name
@@ -279,6 +283,8 @@ pub fn element(value: f64, dtype: DType) -> Option<[u8; 8]> {
     let mut bytes = [0; 8];
     let whole = |low: f64, high: f64| (value.fract() == 0.0 && value >= low && value <= high).then_some(value);
     match dtype {
+        DType::F16 => bytes[..2].copy_from_slice(&half::f16::from_f64(value).to_le_bytes()),
+        DType::BF16 => bytes[..2].copy_from_slice(&half::bf16::from_f64(value).to_le_bytes()),
         DType::F32 => bytes[..4].copy_from_slice(&(value as f32).to_le_bytes()),
         DType::F64 => bytes.copy_from_slice(&value.to_le_bytes()),
         DType::I8 => bytes[..1].copy_from_slice(&(whole(-128.0, 127.0)? as i8).to_le_bytes()),

@@ -71,6 +71,8 @@ impl Spec {
             "normal" => Some(Made::Normal),
             "uniform" => Some(Made::Uniform),
             "zeros" => Some(Made::Number(0.0)),
+            "true" => Some(Made::Number(1.0)),
+            "false" => Some(Made::Number(0.0)),
             number => number.parse().ok().map(Made::Number),
         };
         if let Some(values) = made {
@@ -95,8 +97,9 @@ impl Spec {
     }
 }
 
-/// Splits `NAME=SPEC` for a model whose stream inputs are `names`. The name may be left out when there is one.
-pub fn named<'a>(argument: &'a str, names: &[&'a str], option: &str) -> CliResult<(&'a str, &'a str)> {
+/// Splits the `NAME=SPEC` of `--input` for a model whose inputs are `names`. The name may be left out when one of them
+/// streams.
+pub fn named<'a>(argument: &'a str, names: &[&'a str], streams: &[&'a str]) -> CliResult<(&'a str, &'a str)> {
     let list = || names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
     // The longest name first: a name may hold a `=` itself.
     let mut by_length = names.to_vec();
@@ -109,13 +112,13 @@ pub fn named<'a>(argument: &'a str, names: &[&'a str], option: &str) -> CliResul
     if let Some((name, _)) = argument.split_once('=')
         && !name.contains([',', '.', '/', '\\'])
     {
-        return Err(CliError::usage(format!("{option} `{argument}`: the model has no such input; it has {}", list())));
+        return Err(CliError::usage(format!("--input `{argument}`: the model has no such input; it has {}", list())));
     }
-    match names {
-        [only] => Ok((only, argument)),
-        [] => Err(CliError::usage(format!("{option} `{argument}`: the model has no such inputs"))),
+    match (streams, names) {
+        ([only], _) => Ok((only, argument)),
+        (_, []) => Err(CliError::usage(format!("--input `{argument}`: the model has no inputs to feed"))),
         _ => Err(CliError::usage(format!(
-            "{option} `{argument}`: say which input, as NAME=SPEC; the model has {}",
+            "--input `{argument}`: say which input, as NAME=SPEC; the model has {}",
             list()
         ))),
     }
@@ -167,12 +170,14 @@ mod tests {
 
     #[test]
     fn names_are_found_and_may_be_left_out_for_a_lone_input() {
-        let split = |argument, names| named(argument, names, "--input").map_err(|e| e.to_string());
+        let split = |argument, names: &[&'static str]| named(argument, names, names).map_err(|e| e.to_string());
         assert_eq!(split("x=normal", &["x", "y"]), Ok(("x", "normal")));
         assert_eq!(split("a.wav,frame=5", &["x"]), Ok(("x", "a.wav,frame=5")));
         assert_eq!(split("a=b=1", &["a", "a=b"]), Ok(("a=b", "1")));
         assert!(split("z=normal", &["x"]).unwrap_err().contains("it has `x`"));
         assert!(split("normal", &["x", "y"]).unwrap_err().contains("say which input"));
         assert!(split("normal", &[]).is_err());
+        assert_eq!(named("normal", &["scale", "x"], &["x"]).unwrap(), ("x", "normal"));
+        assert_eq!(named("scale=1", &["scale", "x"], &["x"]).unwrap(), ("scale", "1"));
     }
 }

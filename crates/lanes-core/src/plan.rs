@@ -15,9 +15,11 @@
 
 mod access;
 mod check;
+mod identity;
 
 pub use access::{Place, Touch};
 pub use check::{COMMANDS_MAX, Checked, PlanError};
+pub use identity::identity;
 
 use loom_compiler::CpuImage;
 use std::ops::Range;

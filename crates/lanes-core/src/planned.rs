@@ -1,18 +1,19 @@
 //! A plan on a device, as a model that lanes can serve.
 //!
-//! `LanedModel::run = check the rows, submit one turn, wait for it`
+//! `LanedModel::start = check the rows, submit one turn`; `run` also waits for it
 //!
 //! - Everything derives from the signature: the states' rows and their initial value, staging, what is returned.
 //! - Works over any device; what varies per turn is the rows and the stacked inputs.
 //! - A plan that can refuse a seat has one more output than the signature: a u32 per seat, 0 or the number of a reason.
 
 use crate::device::{
-    Device, DeviceError, Executable, MemoryUse, Placement, PrepareOptions, Purpose, RowCheck, Slot, StateRows,
+    Completion, Device, DeviceError, Executable, MemoryUse, Placement, PrepareOptions, Purpose, RowCheck, Slot,
+    StateRows,
 };
-use crate::lanes::{Capacity, LanedModel, Refusal, RowId, SeatRows};
-use crate::plan::Plan;
-use crate::{DType, Port, Scope, Signature};
-use std::sync::Arc;
+use crate::lanes::{Capacity, Identity, LanedModel, Refusal, RowId, SeatRows};
+use crate::plan::{Plan, identity};
+use crate::{DType, Port, Scope, Signature, StateSpec};
+use std::sync::{Arc, OnceLock};
 
 /// A model made of one plan.
 pub struct PlannedModel {
@@ -23,12 +24,14 @@ pub struct PlannedModel {
     planned: Signature,
     reasons: Vec<String>,
     prepared: Option<Prepared>,
+    /// Computed when first asked for: it reads all weights.
+    identity: OnceLock<Identity>,
 }
 
 struct Prepared {
     states: Vec<StateRows>,
     executable: Executable,
-    slot: Slot,
+    slots: Vec<Slot>,
     check: RowCheck,
 }
 
@@ -55,7 +58,7 @@ impl PlannedModel {
         if let Err(error) = plan.check(&planned) {
             return Err(error.of_plan(&plan.name));
         }
-        Ok(Self { device, plan, signature, planned, reasons, prepared: None })
+        Ok(Self { device, plan, signature, planned, reasons, prepared: None, identity: OnceLock::new() })
     }
 
     /// The plan.
@@ -81,6 +84,26 @@ impl PlannedModel {
         })
     }
 
+    /// Refuses a capacity whose rows and staging alone pass the budget, before the first of them is allocated.
+    fn check_budget(&self, capacity: Capacity, slots: usize) -> Result<(), DeviceError> {
+        let report = self.device.memory();
+        let Some(budget) = report.budget else { return Ok(()) };
+        let total = |bytes: &mut dyn Iterator<Item = usize>| bytes.fold(0u64, |sum, b| sum.saturating_add(b as u64));
+        let row = total(&mut self.signature.states.iter().map(StateSpec::bytes));
+        let ports = self.signature.inputs.iter().chain(&self.signature.outputs);
+        let seat = total(&mut ports.filter(|port| port.scope == Scope::Seat).map(Port::bytes));
+        let state = row.saturating_mul(capacity.rows.into());
+        let seats = u64::from(capacity.max_seats).saturating_mul(slots as u64);
+        let need = state.saturating_add(seat.saturating_mul(seats));
+        let used = report.used.total();
+        if used.saturating_add(need) <= budget {
+            return Ok(());
+        }
+        let (rows, name) = (capacity.rows, &self.signature.name);
+        let what = format!("{rows} rows of {row} bytes and {seats} seats of {seat} bytes of {name}");
+        Err(DeviceError::OverBudget { what, need, used, budget })
+    }
+
     fn allocate_states(&self, capacity: Capacity) -> Result<Vec<StateRows>, DeviceError> {
         let name = &self.signature.name;
         let states = self.signature.states.iter().map(|spec| {
@@ -104,13 +127,14 @@ impl PlannedModel {
         states.collect()
     }
 
-    /// The bytes that state `state` has in `row`, for tests and snapshots.
-    pub fn read_row(&self, state: usize, row: RowId, into: &mut [u8]) -> Result<(), DeviceError> {
-        let Some(rows) = self.states().get(state).filter(|rows| rows.row_bytes() == into.len()) else {
-            let what = format!("no state {state} with rows of {} bytes is prepared", into.len());
+    /// Where state `state` has `row`, if its rows are `bytes` long.
+    fn place(&self, state: usize, row: RowId, bytes: usize) -> Result<(&StateRows, u64), DeviceError> {
+        let Some(rows) = self.states().get(state).filter(|rows| rows.row_bytes() == bytes && row.0 < rows.rows())
+        else {
+            let what = format!("{row} of {bytes} bytes of state {state} of {}: none such is prepared", self.plan.name);
             return Err(DeviceError::Invalid { what });
         };
-        self.device.read(rows.buffer(), u64::from(row.0) * rows.row_bytes() as u64, into)
+        Ok((rows, u64::from(row.0) * bytes as u64))
     }
 }
 
@@ -120,55 +144,103 @@ impl LanedModel for PlannedModel {
     }
 
     fn prepare(&mut self, capacity: Capacity) -> Result<(), DeviceError> {
+        self.prepare_slots(capacity, 1)
+    }
+
+    fn input_mut(&mut self, port: usize) -> &mut [u8] {
+        self.slot_input_mut(0, port)
+    }
+
+    fn run(&mut self, seats: &[SeatRows], refused: &mut Vec<Refusal>) -> Result<(), DeviceError> {
+        refused.extend(self.start(0, seats)?.wait()?.refused);
+        self.finish(0, seats.len(), refused)
+    }
+
+    fn output(&self, port: usize) -> &[u8] {
+        self.slot_output(0, port)
+    }
+
+    fn slots_max(&self) -> usize {
+        self.device.capabilities().slots_max
+    }
+
+    fn prepare_slots(&mut self, capacity: Capacity, slots: usize) -> Result<(), DeviceError> {
         // What an earlier prepare holds is given back before the new is charged.
         self.prepared = None;
         if capacity.rows == 0 {
             return Err(DeviceError::Invalid { what: "0 rows, and the initial row takes one".into() });
         }
+        self.check_budget(capacity, slots)?;
         let states = self.allocate_states(capacity)?;
         let checked = self.plan.check(&self.planned).map_err(|error| error.of_plan(&self.plan.name))?;
-        let options = PrepareOptions { capacity, slots: 1, states: &states, residents: &[], overlap: false };
+        // With one slot somebody waits for the turn anyway.
+        let overlap = slots > 1;
+        let options = PrepareOptions { capacity, slots, states: &states, residents: &[], overlap };
         let executable = self.device.prepare(&checked, &options)?;
-        let slot = self.device.lease(&executable)?;
+        let slots = (0..slots).map(|_| self.device.lease(&executable)).collect::<Result<_, _>>()?;
         let check = if states.is_empty() { RowCheck::stateless(capacity) } else { RowCheck::new(capacity) };
-        self.prepared = Some(Prepared { states, executable, slot, check });
+        self.prepared = Some(Prepared { states, executable, slots, check });
         Ok(())
     }
 
-    fn input_mut(&mut self, port: usize) -> &mut [u8] {
-        // Between runs the slot is not in flight; before `prepare` there is no staging.
-        self.prepared.as_mut().and_then(|prepared| prepared.slot.input_mut(port).ok()).unwrap_or_default()
+    fn slot_input_mut(&mut self, slot: usize, port: usize) -> &mut [u8] {
+        // Whoever stacks knows that the slot is not in flight; before `prepare` there is no staging.
+        let slot = self.prepared.as_mut().and_then(|prepared| prepared.slots.get_mut(slot));
+        slot.and_then(|slot| slot.input_mut(port).ok()).unwrap_or_default()
     }
 
-    fn run(&mut self, seats: &[SeatRows], refused: &mut Vec<Refusal>) -> Result<(), DeviceError> {
-        let Some(prepared) = &mut self.prepared else {
+    fn start(&mut self, slot: usize, seats: &[SeatRows]) -> Result<Completion, DeviceError> {
+        let Some(Prepared { executable, slots, check, .. }) = &mut self.prepared else {
             return Err(DeviceError::Invalid { what: format!("{} was run before it was prepared", self.plan.name) });
         };
-        let turn = prepared.check.check(seats)?;
-        let completion = self.device.submit(&prepared.executable, &mut prepared.slot, turn, &[])?;
-        refused.extend(completion.wait()?.refused);
-        if !self.reasons.is_empty() {
-            let statuses = prepared.slot.output(self.signature.outputs.len())?.chunks_exact(4);
-            for (seat, status) in statuses.take(seats.len()).enumerate() {
-                let status = status.iter().rev().fold(0, |word, &byte| word << 8 | usize::from(byte));
-                if let Some(number) = status.checked_sub(1) {
-                    let reason = self.reasons.get(number).cloned();
-                    let reason = reason.unwrap_or_else(|| format!("the plan gave status {status}"));
-                    refused.push(Refusal { seat: seat as u32, reason });
-                }
+        let (slots_len, turn) = (slots.len(), check.check(seats)?);
+        let Some(slot) = slots.get_mut(slot) else {
+            return Err(DeviceError::Invalid {
+                what: format!("slot {slot} of {}, which has {slots_len}", self.plan.name),
+            });
+        };
+        // Not `after` the turns before: where one fails, the seats that did not read its rows are still good.
+        self.device.submit(executable, slot, turn, &[])
+    }
+
+    fn finish(&mut self, slot: usize, seats: usize, refused: &mut Vec<Refusal>) -> Result<(), DeviceError> {
+        let slot = self.prepared.as_ref().and_then(|prepared| prepared.slots.get(slot));
+        let Some(slot) = slot.filter(|_| !self.reasons.is_empty()) else { return Ok(()) };
+        let statuses = slot.output(self.signature.outputs.len())?.chunks_exact(4);
+        for (seat, status) in statuses.take(seats).enumerate() {
+            let status = status.iter().rev().fold(0, |word, &byte| word << 8 | usize::from(byte));
+            if let Some(number) = status.checked_sub(1) {
+                let reason = self.reasons.get(number).cloned();
+                let reason = reason.unwrap_or_else(|| format!("the plan gave status {status}"));
+                refused.push(Refusal { seat: seat as u32, reason });
             }
         }
         Ok(())
     }
 
-    fn output(&self, port: usize) -> &[u8] {
-        let Some(prepared) = &self.prepared else {
-            return &[];
-        };
-        prepared.slot.output(port).unwrap_or_default()
+    fn slot_output(&self, slot: usize, port: usize) -> &[u8] {
+        let slot = self.prepared.as_ref().and_then(|prepared| prepared.slots.get(slot));
+        slot.and_then(|slot| slot.output(port).ok()).unwrap_or_default()
     }
 
     fn device_bytes(&self) -> u64 {
         self.memory().total()
+    }
+
+    fn identity(&self) -> Result<Identity, DeviceError> {
+        Ok(*self.identity.get_or_init(|| identity(&self.plan, &self.signature)))
+    }
+
+    fn read_row(&self, state: usize, row: RowId, into: &mut [u8]) -> Result<(), DeviceError> {
+        let (rows, offset) = self.place(state, row, into.len())?;
+        self.device.read(rows.buffer(), offset, into)
+    }
+
+    fn write_row(&mut self, state: usize, row: RowId, bytes: &[u8]) -> Result<(), DeviceError> {
+        let (rows, offset) = self.place(state, row, bytes.len())?;
+        if row == rows.initial_row() {
+            return Err(DeviceError::Invalid { what: format!("{row} of {} is the initial row", self.plan.name) });
+        }
+        self.device.write(rows.buffer(), offset, bytes)
     }
 }

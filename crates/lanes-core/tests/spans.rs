@@ -107,7 +107,7 @@ fn every_call_and_every_turn_is_a_span() {
     for _ in 0..5 {
         stream.call_blocking(&value).unwrap();
         let mut call = pin!(first.call(&value));
-        while let Poll::Pending = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        while call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             std::thread::yield_now();
         }
     }

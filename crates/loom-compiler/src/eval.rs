@@ -10,8 +10,9 @@
 use half::{bf16, f16};
 
 use crate::math;
-use crate::ops::{Binary, Classify, Convert, FloatPredicate, IntPredicate, Ternary, Unary};
+use crate::ops::{Binary, Classify, Convert, Element, FloatPredicate, IntPredicate, Ternary, Unary};
 use crate::types::ScalarType;
+use serde::{Deserialize, Serialize};
 
 /// The low `bits` of a word.
 const fn mask(bits: u32) -> u64 {
@@ -401,4 +402,103 @@ fn odd_from_u64(x: u64) -> f64 {
     let drop = 11;
     let sticky = u64::from(x & mask(drop) != 0);
     ((x >> drop) | sticky) as f64 * f64::from(1u32 << drop)
+}
+
+/// One element-wise op at its types, as the launch program and tile programs run it. Operand types are in the variants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Op {
+    /// `(T) -> T`, unchanged.
+    Move(ScalarType),
+    /// `(T) -> T`.
+    Unary(Unary, ScalarType),
+    /// `(T, T) -> T`.
+    Binary(Binary, ScalarType),
+    /// `(T, T, T) -> T`.
+    Ternary(Ternary, ScalarType),
+    /// `(T, T) -> i1`.
+    CompareI(IntPredicate, ScalarType),
+    /// `(T, T) -> i1`.
+    CompareF(FloatPredicate, ScalarType),
+    /// `(T) -> i1`.
+    Classify(Classify, ScalarType),
+    /// `(i1, T, T) -> T`.
+    Select(ScalarType),
+    /// `(from) -> to`.
+    Convert(Convert, ScalarType, ScalarType),
+}
+
+impl Op {
+    /// `element` on first operands of type `from` with a result of type `to`.
+    pub const fn new(element: Element, from: ScalarType, to: ScalarType) -> Self {
+        match element {
+            Element::Unary(op) => Self::Unary(op, from),
+            Element::Binary(op) => Self::Binary(op, from),
+            Element::Ternary(op) => Self::Ternary(op, from),
+            Element::CompareI(predicate) => Self::CompareI(predicate, from),
+            Element::CompareF(predicate) => Self::CompareF(predicate, from),
+            Element::Classify(class) => Self::Classify(class, from),
+            Element::Convert(convert) => Self::Convert(convert, from, to),
+            Element::Select => Self::Select(to),
+        }
+    }
+
+    /// How many operands it takes: the first so many of an instruction's three count.
+    pub const fn operands(self) -> usize {
+        match self {
+            Self::Move(_) | Self::Unary(..) | Self::Classify(..) | Self::Convert(..) => 1,
+            Self::Binary(..) | Self::CompareI(..) | Self::CompareF(..) => 2,
+            Self::Ternary(..) | Self::Select(_) => 3,
+        }
+    }
+
+    /// The type of operand `at`.
+    pub const fn operand(self, at: usize) -> ScalarType {
+        match self {
+            Self::Move(ty)
+            | Self::Unary(_, ty)
+            | Self::Binary(_, ty)
+            | Self::Ternary(_, ty)
+            | Self::CompareI(_, ty)
+            | Self::CompareF(_, ty)
+            | Self::Classify(_, ty)
+            | Self::Convert(_, ty, _) => ty,
+            Self::Select(ty) => {
+                if at == 0 {
+                    ScalarType::I1
+                } else {
+                    ty
+                }
+            }
+        }
+    }
+
+    /// The bits of the result for the bits of the operands.
+    pub fn evaluate(self, [a, b, c]: [u64; 3]) -> u64 {
+        match self {
+            Self::Move(_) => a,
+            Self::Unary(op, ty) => unary(op, ty, a),
+            Self::Binary(op, ty) => binary(op, ty, a, b),
+            Self::Ternary(op, ty) => ternary(op, ty, a, b, c),
+            Self::CompareI(predicate, ty) => compare_int(predicate, ty, a, b).into(),
+            Self::CompareF(predicate, ty) => compare_float(predicate, ty, a, b).into(),
+            Self::Classify(class, ty) => classify(class, ty, a).into(),
+            Self::Select(_) => {
+                if a & 1 == 1 {
+                    b
+                } else {
+                    c
+                }
+            }
+            Self::Convert(op, source, target) => convert(op, source, target, a),
+        }
+    }
+
+    /// The type of the result.
+    pub const fn result(self) -> ScalarType {
+        match self {
+            Self::Move(ty) | Self::Unary(_, ty) | Self::Binary(_, ty) | Self::Ternary(_, ty) | Self::Select(ty) => ty,
+            Self::CompareI(..) | Self::CompareF(..) | Self::Classify(..) => ScalarType::I1,
+            Self::Convert(_, _, ty) => ty,
+        }
+    }
 }

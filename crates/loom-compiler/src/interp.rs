@@ -17,7 +17,9 @@ use std::rc::Rc;
 use crate::eval;
 use crate::ir::{BlockId, Body, Kernel, Op, ParameterKind, Span, ValueId};
 use crate::launch::Geometry;
-use crate::ops::{BarrierScope, Combine, Convert, IdKind, IntPredicate, OpKind, SUBGROUP_SIZE, ShuffleMode, Space};
+use crate::ops::{
+    BarrierScope, Combine, Convert, End, Family, IdKind, IntPredicate, OpKind, SUBGROUP_SIZE, ShuffleMode, Space,
+};
 use crate::types::{Dim, ScalarType, Type, ViewType};
 
 /// What a launch argument is bound to.
@@ -332,25 +334,17 @@ impl<'k> Machine<'k, '_, '_> {
             if self.steps > self.limits.steps {
                 return Err(Fault::Steps { limit: self.limits.steps });
             }
-            match &op.kind {
-                OpKind::Return => break,
-                OpKind::Barrier(_)
-                | OpKind::SubgroupShuffle(_)
-                | OpKind::SubgroupReduce { .. }
-                | OpKind::WorkgroupReduce(_) => {
+            match op.kind.family() {
+                Family::End(End::Return) => break,
+                Family::Exchange | Family::Meeting => {
                     item.state = State::Waiting;
                     return Ok(());
                 }
-                OpKind::If => {
-                    let block = op.blocks[usize::from(item.scalar(op.operands[0]) != 1)];
+                Family::Branch(branch) => {
+                    let block = op.blocks[branch.block(item.scalar(op.operands[0]))];
                     item.frames.push(Frame { block, at: 0 });
                 }
-                OpKind::Switch(keys) => {
-                    let selected = item.scalar(op.operands[0]) as i64;
-                    let at = keys.iter().position(|key| *key == selected).unwrap_or(keys.len());
-                    item.frames.push(Frame { block: op.blocks[at], at: 0 });
-                }
-                OpKind::For => {
+                Family::Counted => {
                     let block = op.blocks[0];
                     let arguments = &body.block(block).arguments;
                     let low = item.scalar(op.operands[0]);
@@ -363,13 +357,13 @@ impl<'k> Machine<'k, '_, '_> {
                         item.step_over();
                     }
                 }
-                OpKind::While => {
+                Family::Unbounded => {
                     let block = op.blocks[0];
                     item.pass(&op.operands, &body.block(block).arguments);
                     item.frames.push(Frame { block, at: 0 });
                 }
-                OpKind::Yield => self.yielded(item, op),
-                OpKind::Condition => {
+                Family::End(End::Yield) => self.yielded(item, op),
+                Family::End(End::Condition) => {
                     let Some(owner) = self.leave(item) else { break };
                     if item.scalar(op.operands[0]) == 1 {
                         let block = owner.blocks[1];
@@ -380,7 +374,14 @@ impl<'k> Machine<'k, '_, '_> {
                         item.step_over();
                     }
                 }
-                _ => {
+                Family::Constant(_)
+                | Family::Element(_)
+                | Family::Vector
+                | Family::Scratch(_)
+                | Family::Place
+                | Family::Read
+                | Family::Write
+                | Family::Id(_) => {
                     let slot = self.value(item, op)?;
                     if let Some(result) = op.result() {
                         item.slots[result.index()] = slot;

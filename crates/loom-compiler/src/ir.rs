@@ -94,6 +94,17 @@ impl Op {
             _ => None,
         }
     }
+
+    /// Calls `visit` on every value that the op reads: its operands, and what the types of these and of its results name.
+    /// Not what its blocks read.
+    pub fn each_read(&self, body: &Body, mut visit: impl FnMut(ValueId)) {
+        for operand in &self.operands {
+            visit(*operand);
+        }
+        for value in self.operands.iter().chain(&self.results) {
+            body.ty(*value).each_value(&mut visit);
+        }
+    }
 }
 
 /// A straight list of ops, the last one a terminator.
@@ -131,6 +142,16 @@ impl Body {
     /// The block `id`.
     pub fn block(&self, id: BlockId) -> &Block {
         &self.blocks[id.index()]
+    }
+
+    /// Every op of every block.
+    pub fn ops(&self) -> impl Iterator<Item = &Op> {
+        self.blocks.iter().flat_map(|block| &block.ops)
+    }
+
+    /// Whether `op`, or one inside its blocks, is one that `test` accepts. Depth is bounded by the syntax.
+    pub fn any_within(&self, op: &Op, test: &mut impl FnMut(&Op) -> bool) -> bool {
+        test(op) || op.blocks.iter().any(|id| self.block(*id).ops.iter().any(|inner| self.any_within(inner, test)))
     }
 }
 

@@ -5,9 +5,9 @@
 //! - Loops count against a step limit, so a hostile program ends.
 //! - Not here: what a backend does with the counts.
 
-use crate::eval;
-use crate::ir::{BlockId, Body, Op, Parameter, ParameterKind, ValueId};
-use crate::ops::{IntPredicate, OpKind};
+use crate::eval::{self, Op};
+use crate::ir::{self, BlockId, Body, Parameter, ParameterKind, ValueId};
+use crate::ops::{Family, IntPredicate, OpKind};
 use crate::types::{ScalarType, Type};
 use serde::{Deserialize, Serialize};
 
@@ -157,42 +157,23 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn op(&mut self, op: &'a Op) -> Result<(), LaunchError> {
+    fn op(&mut self, op: &'a ir::Op) -> Result<(), LaunchError> {
         let operand = |run: &Self, at: usize| op.operands.get(at).map_or(0, |value| run.get(*value));
         let (a, b, c) = (operand(self, 0), operand(self, 1), operand(self, 2));
         let ty = op.operands.first().map_or(ScalarType::Index, |value| self.element(*value));
-        let value = match &op.kind {
-            OpKind::Constant(bits) => *bits,
-            OpKind::Unary(kind) => eval::unary(*kind, ty, a),
-            OpKind::Binary(kind) => eval::binary(*kind, ty, a, b),
-            OpKind::Ternary(kind) => eval::ternary(*kind, ty, a, b, c),
-            OpKind::CompareI(predicate) => u64::from(eval::compare_int(*predicate, ty, a, b)),
-            OpKind::CompareF(predicate) => u64::from(eval::compare_float(*predicate, ty, a, b)),
-            OpKind::Classify(class) => u64::from(eval::classify(*class, ty, a)),
-            OpKind::Convert(kind) => {
+        let value = match op.kind.family() {
+            Family::Constant(bits) => bits,
+            Family::Element(element) => {
                 let to = op.result().map_or(ty, |result| self.element(result));
-                eval::convert(*kind, ty, to, a)
+                Op::new(element, ty, to).evaluate([a, b, c])
             }
-            OpKind::Select => {
-                if a == 1 {
-                    b
-                } else {
-                    c
-                }
-            }
-            OpKind::If => {
-                let values = self.block(op.blocks[usize::from(a != 1)])?;
+            Family::Branch(branch) => {
+                let values = self.block(op.blocks[branch.block(a)])?;
                 self.pass(values, &op.results);
                 return Ok(());
             }
-            OpKind::Switch(keys) => {
-                let block = keys.iter().position(|key| *key == a as i64).unwrap_or(keys.len());
-                let values = self.block(op.blocks[block])?;
-                self.pass(values, &op.results);
-                return Ok(());
-            }
-            OpKind::For => return self.count(op, ty, [a, b, c]),
-            OpKind::While => {
+            Family::Counted => return self.count(op, ty, [a, b, c]),
+            Family::Unbounded => {
                 let (before, after) = (op.blocks[0], op.blocks[1]);
                 self.pass(&op.operands, &self.body.block(before).arguments);
                 loop {
@@ -207,31 +188,15 @@ impl<'a> Run<'a> {
                 }
             }
             // Building refuses vectors, memory and work-items in a launch region.
-            OpKind::Splat
-            | OpKind::FromElements
-            | OpKind::Iota
-            | OpKind::MaskRange
-            | OpKind::Extract
-            | OpKind::Insert
-            | OpKind::Reduce(_)
-            | OpKind::Dot
-            | OpKind::Lanes(_)
-            | OpKind::Alloca { .. }
-            | OpKind::BufferView
-            | OpKind::Subview
-            | OpKind::Refine
-            | OpKind::Load
-            | OpKind::LoadMask
-            | OpKind::Store
-            | OpKind::StoreMask
-            | OpKind::Yield
-            | OpKind::Condition
-            | OpKind::Return
-            | OpKind::Id(_)
-            | OpKind::Barrier(_)
-            | OpKind::SubgroupShuffle(_)
-            | OpKind::SubgroupReduce { .. }
-            | OpKind::WorkgroupReduce(_) => return Ok(()),
+            Family::Vector
+            | Family::Scratch(_)
+            | Family::Place
+            | Family::Read
+            | Family::Write
+            | Family::End(_)
+            | Family::Id(_)
+            | Family::Exchange
+            | Family::Meeting => return Ok(()),
         };
         if let Some(result) = op.result() {
             self.values[result.index()] = value;
@@ -239,7 +204,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn count(&mut self, op: &'a Op, ty: ScalarType, [low, high, step]: [u64; 3]) -> Result<(), LaunchError> {
+    fn count(&mut self, op: &'a ir::Op, ty: ScalarType, [low, high, step]: [u64; 3]) -> Result<(), LaunchError> {
         let block = op.blocks[0];
         let arguments = &self.body.block(block).arguments;
         let below = if ty == ScalarType::Offset { IntPredicate::Ult } else { IntPredicate::Slt };

@@ -490,50 +490,42 @@ fn scaled_logistic(x: f32, u: f64) -> f32 {
     if (x == f32::NEG_INFINITY) & (u < 0.0) { -0.0 } else { r as f32 }
 }
 
-macro_rules! common {
-    ($float:ident, $bits:ident, $minnum:ident, $maxnum:ident, $minimum:ident, $maximum:ident, $sign:ident) => {
-        /// C `fmin`, with -0 below +0: a NaN loses to a number.
-        #[inline(always)]
-        pub fn $minnum(a: $float, b: $float) -> $float {
-            // Equal values differ in bits only as -0 and +0.
-            let equal = $float::from_bits(a.to_bits() | b.to_bits());
-            let r = if (a < b) | b.is_nan() { a } else { b };
-            if a == b { equal } else { r }
-        }
-
-        /// C `fmax`, with -0 below +0: a NaN loses to a number.
-        #[inline(always)]
-        pub fn $maxnum(a: $float, b: $float) -> $float {
-            let equal = $float::from_bits(a.to_bits() & b.to_bits());
-            let r = if (a > b) | b.is_nan() { a } else { b };
-            if a == b { equal } else { r }
-        }
-
-        /// IEEE 754-2019 `minimum`: NaN if either is, -0 below +0.
-        #[inline(always)]
-        pub fn $minimum(a: $float, b: $float) -> $float {
-            let equal = $float::from_bits(a.to_bits() | b.to_bits());
-            let r = if (a < b) | a.is_nan() { a } else { b };
-            if a == b { equal } else { r }
-        }
-
-        /// IEEE 754-2019 `maximum`: NaN if either is, -0 below +0.
-        #[inline(always)]
-        pub fn $maximum(a: $float, b: $float) -> $float {
-            let equal = $float::from_bits(a.to_bits() & b.to_bits());
-            let r = if (a > b) | a.is_nan() { a } else { b };
-            if a == b { equal } else { r }
-        }
-
-        /// -1, 0 or 1 by sign; zeros keep theirs, NaN stays NaN.
-        #[inline(always)]
-        pub fn $sign(x: $float) -> $float {
-            if (x == 0.0) | x.is_nan() { x } else { (1.0 as $float).copysign(x) }
-        }
+/// A choice between two floats of either width: `a` where `first` holds, else `b`; of equal values, which differ in bits
+/// only as -0 and +0, the one that `zeros` makes of their bits.
+macro_rules! choice {
+    ($doc:literal, [$($name:ident: $float:ident),*], |$a:ident, $b:ident| first: $first:expr, zeros: $zeros:tt) => {
+        $(
+            #[doc = $doc]
+            #[inline(always)]
+            pub fn $name($a: $float, $b: $float) -> $float {
+                let equal = $float::from_bits($a.to_bits() $zeros $b.to_bits());
+                let r = if $first { $a } else { $b };
+                if $a == $b { equal } else { r }
+            }
+        )*
     };
 }
-common!(f32, u32, minnum, maxnum, minimum, maximum, sign);
-common!(f64, u64, minnum_f64, maxnum_f64, minimum_f64, maximum_f64, sign_f64);
+choice!("C `fmin`, with -0 below +0: a NaN loses to a number.",
+    [minnum: f32, minnum_f64: f64], |a, b| first: (a < b) | b.is_nan(), zeros: |);
+choice!("C `fmax`, with -0 below +0: a NaN loses to a number.",
+    [maxnum: f32, maxnum_f64: f64], |a, b| first: (a > b) | b.is_nan(), zeros: &);
+choice!("IEEE 754-2019 `minimum`: NaN if either is, -0 below +0.",
+    [minimum: f32, minimum_f64: f64], |a, b| first: (a < b) | a.is_nan(), zeros: |);
+choice!("IEEE 754-2019 `maximum`: NaN if either is, -0 below +0.",
+    [maximum: f32, maximum_f64: f64], |a, b| first: (a > b) | a.is_nan(), zeros: &);
+
+macro_rules! signs {
+    ($($name:ident: $float:ident),*) => {
+        $(
+            /// -1, 0 or 1 by sign; zeros keep theirs, NaN stays NaN.
+            #[inline(always)]
+            pub fn $name(x: $float) -> $float {
+                if (x == 0.0) | x.is_nan() { x } else { (1.0 as $float).copysign(x) }
+            }
+        )*
+    };
+}
+signs!(sign: f32, sign_f64: f64);
 
 /// The quarter turn nearest to x (mod 4), and the rest of the angle in radians.
 #[inline(always)]

@@ -611,3 +611,121 @@ pub enum OpKind {
     /// `(value) -> value`: over all work-items of the workgroup, in ascending flat id.
     WorkgroupReduce(Combine),
 }
+
+/// What passes that do not care for the meaning of single ops need to know of one: [`OpKind::family`] answers for all.
+///
+/// Each family promises what its ops read, write and meet, so that a pass may answer for a family as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family<'a> {
+    /// These bits.
+    Constant(u64),
+    /// Lane `i` of the result depends on lane `i` of the operands (or on a scalar condition), and on nothing else.
+    Element(Element),
+    /// The result depends on the operands, and on nothing else.
+    Vector,
+    /// Storage.
+    Scratch(Space),
+    /// A place made of another; no access.
+    Place,
+    /// Reads memory; no other effect.
+    Read,
+    /// Writes memory; no result.
+    Write,
+    /// Runs one of its blocks, which gives the results.
+    Branch(Branch<'a>),
+    /// `For`.
+    Counted,
+    /// `While`: may not end.
+    Unbounded,
+    /// Ends a block; no result.
+    End(End),
+    /// Differs between work-items, without operands.
+    Id(IdKind),
+    /// Reads the operands of other work-items of the subgroup.
+    Exchange,
+    /// Every work-item of a scope arrives before one leaves; whoever else relies on that sees it.
+    Meeting,
+}
+
+/// An op of [`Family::Element`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "each is the `OpKind` of its name")]
+pub enum Element {
+    Unary(Unary),
+    Binary(Binary),
+    Ternary(Ternary),
+    CompareI(IntPredicate),
+    CompareF(FloatPredicate),
+    Classify(Classify),
+    Convert(Convert),
+    Select,
+}
+
+/// An op of [`Family::End`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "each is the `OpKind` of its name")]
+pub enum End {
+    Yield,
+    Condition,
+    Return,
+}
+
+/// An op of [`Family::Branch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Branch<'a> {
+    /// `If`.
+    If,
+    /// `Switch` of these keys.
+    Switch(&'a [i64]),
+}
+
+impl Branch<'_> {
+    /// Which of the op's blocks runs, by the bits of its first operand.
+    pub fn block(self, selector: u64) -> usize {
+        match self {
+            Self::If => usize::from(selector != 1),
+            Self::Switch(keys) => keys.iter().position(|key| *key == selector as i64).unwrap_or(keys.len()),
+        }
+    }
+}
+
+impl OpKind {
+    /// Its family.
+    pub fn family(&self) -> Family<'_> {
+        match self {
+            Self::Constant(bits) => Family::Constant(*bits),
+            Self::Unary(op) => Family::Element(Element::Unary(*op)),
+            Self::Binary(op) => Family::Element(Element::Binary(*op)),
+            Self::Ternary(op) => Family::Element(Element::Ternary(*op)),
+            Self::CompareI(predicate) => Family::Element(Element::CompareI(*predicate)),
+            Self::CompareF(predicate) => Family::Element(Element::CompareF(*predicate)),
+            Self::Classify(class) => Family::Element(Element::Classify(*class)),
+            Self::Convert(convert) => Family::Element(Element::Convert(*convert)),
+            Self::Select => Family::Element(Element::Select),
+            Self::Splat
+            | Self::FromElements
+            | Self::Iota
+            | Self::MaskRange
+            | Self::Extract
+            | Self::Insert
+            | Self::Reduce(_)
+            | Self::Dot
+            | Self::Lanes(_) => Family::Vector,
+            Self::Alloca { space, .. } => Family::Scratch(*space),
+            Self::BufferView | Self::Subview | Self::Refine => Family::Place,
+            Self::Load | Self::LoadMask => Family::Read,
+            Self::Store | Self::StoreMask => Family::Write,
+            Self::If => Family::Branch(Branch::If),
+            Self::Switch(keys) => Family::Branch(Branch::Switch(keys)),
+            Self::For => Family::Counted,
+            Self::While => Family::Unbounded,
+            Self::Yield => Family::End(End::Yield),
+            Self::Condition => Family::End(End::Condition),
+            Self::Return => Family::End(End::Return),
+            Self::Id(id) => Family::Id(*id),
+            Self::SubgroupShuffle(_) | Self::SubgroupReduce { .. } => Family::Exchange,
+            // A reduction over the workgroup is a barrier as well.
+            Self::Barrier(_) | Self::WorkgroupReduce(_) => Family::Meeting,
+        }
+    }
+}

@@ -13,7 +13,7 @@ use lanes_core::{Scope, Signature};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
@@ -361,6 +361,83 @@ pub fn closed(open: Open<'_>) {
         assert!(matches!(ended(&completion), Err(DeviceError::Cancelled)));
     }
     assert_eq!(slot.input_mut(0).unwrap(), [2; BYTES], "slots outlive the device");
+}
+
+/// The last handle to a device, dropped by whoever wakes it.
+struct Drops(Mutex<Option<Arc<dyn Device>>>);
+impl Wake for Drops {
+    fn wake(self: Arc<Self>) {
+        drop(self.0.lock().expect("nobody panics").take());
+    }
+}
+
+/// A task that the device wakes may drop it there.
+pub fn closed_by_its_own_task(open: Open<'_>) {
+    let device = open(None);
+    let kept = buffer(&*device, BYTES);
+    let executable = exchanger(&*device, &kept, 2, true);
+    let (mut first_slot, mut slot) = (device.lease(&executable).unwrap(), device.lease(&executable).unwrap());
+    let ((held, gate), (never, _never)) = (Completion::pending(), Completion::pending());
+    let first = send(&*device, &executable, &mut first_slot, 1, &[held]).unwrap();
+    let second = send(&*device, &executable, &mut slot, 2, &[never]).unwrap();
+    let waker = Waker::from(Arc::new(Drops(Mutex::new(Some(device)))));
+    assert!(Pin::new(&mut first.clone()).poll(&mut Context::from_waker(&waker)).is_pending());
+    open_gate(gate);
+    ended(&first).unwrap();
+    assert!(matches!(ended(&second), Err(DeviceError::Cancelled)));
+}
+
+/// Several threads swap the contents of two of three buffers, at once and queued, copy and read them. Nothing is lost,
+/// nothing is seen half done, and nobody waits in a ring.
+pub fn crowd(open: Open<'_>) {
+    let device = open(None);
+    let buffers: Vec<Buffer> = (0..3).map(|_| buffer(&*device, 4096)).collect();
+    for (byte, buffer) in (1..).zip(&buffers) {
+        device.write(buffer, 0, &[byte; 4096]).unwrap();
+    }
+    let mut plan = Plan { name: "swap".into(), ..Plan::default() };
+    let [a, b] = [0, 1].map(|binding| plan.storage(Storage::Resident { binding, bytes: 4096 }));
+    let kept = plan.storage(Storage::Scratch { bytes: 4096 });
+    let whole = Region::contiguous(0, 4096);
+    plan.commands =
+        [(a, kept), (b, a), (kept, b)].map(|(from, to)| Command::Copy { from: (from, whole), to: (to, whole) }).into();
+    let signature = Signature { name: "swap".into(), ..Signature::default() };
+    let checked = plan.check(&signature).unwrap();
+    let swap = |first: usize, second: usize, overlap: bool| {
+        let residents = [first, second].map(|of| Resident { buffer: buffers[of].clone(), offset: 0 });
+        let options = PrepareOptions { capacity: CAPACITY, slots: 1, states: &[], residents: &residents, overlap };
+        device.prepare(&checked, &options).unwrap()
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (device, buffers, swap) = (&device, &buffers, &swap);
+            scope.spawn(move || {
+                let mut random = Random(thread);
+                let pairs = [(0, 1), (1, 0), (1, 2), (2, 1), (0, 2), (2, 0)];
+                let mut ready: Vec<_> = pairs
+                    .iter()
+                    .map(|&(first, second)| {
+                        let executable = swap(first, second, random.one_in(2));
+                        let slot = device.lease(&executable).unwrap();
+                        (executable, slot)
+                    })
+                    .collect();
+                for _ in 0..200 {
+                    let (executable, slot) = &mut ready[random.below(6)];
+                    let mut check = RowCheck::stateless(CAPACITY);
+                    let sent = device.submit(executable, slot, check.check(&SEATS).unwrap(), &[]).unwrap();
+                    if random.one_in(3) {
+                        let bytes = all(&**device, &buffers[random.below(3)]);
+                        assert!(bytes.iter().all(|&byte| byte == bytes[0]), "half a swap was seen");
+                    }
+                    ended(&sent).unwrap();
+                }
+            });
+        }
+    });
+    let mut left: Vec<u8> = buffers.iter().map(|buffer| all(&*device, buffer)[0]).collect();
+    left.sort_unstable();
+    assert_eq!(left, [1, 2, 3]);
 }
 
 struct Panics;

@@ -8,6 +8,7 @@
 //! - Expectations come from [`mod@reference`], which reads a plan's documentation literally, one seat and one element at a
 //!   time, or from f64 where a tolerance is stated.
 //! - Random cases come from a seed, which every failure prints.
+//! - `kernels/*.loom` are kernels that the tests of several crates run, each against an expectation of its own.
 //! - Not here: how fast anything is, and what only one backend has.
 
 pub mod apart;
@@ -15,8 +16,11 @@ pub mod crowd;
 pub mod definitions;
 pub mod faulty;
 pub mod flight;
+pub mod forks;
 pub mod kernels;
 pub mod memory;
+pub mod order;
+pub mod pipelined;
 pub mod plans;
 pub mod pools;
 pub mod random;
@@ -61,6 +65,10 @@ macro_rules! conformance {
             #[test]
             fn what_does_not_fit_is_refused() {
                 $crate::slots::refusals($open);
+            }
+            #[test]
+            fn streams_over_several_slots_are_those_of_one() {
+                $crate::pipelined::streams($open);
             }
             #[test]
             fn slots_are_apart_and_end_in_order() {
@@ -127,8 +135,24 @@ macro_rules! conformance {
                 $crate::kernels::later_faults($open);
             }
             #[test]
+            fn a_device_may_be_dropped_by_a_task_it_wakes() {
+                $crate::flight::closed_by_its_own_task($open);
+            }
+            #[test]
+            fn a_crowd_waits_in_no_ring() {
+                $crate::flight::crowd($open);
+            }
+            #[test]
             fn plans_do_what_they_say() {
                 $crate::plans::random_plans($open);
+            }
+            #[test]
+            fn commands_are_ordered_as_their_bytes_need() {
+                $crate::order::random_plans();
+            }
+            #[test]
+            fn heads_that_write_columns_are_independent() {
+                $crate::order::heads();
             }
             #[test]
             fn a_seat_is_the_same_alone_and_in_company() {
@@ -265,6 +289,18 @@ macro_rules! conformance {
             #[test]
             fn contractions_and_activations_are_near_f64() {
                 $crate::plans::activations($open);
+            }
+            #[test]
+            fn forks_share_a_row_until_they_part() {
+                $crate::forks::forks($open);
+            }
+            #[test]
+            fn checkpoints_are_gone_back_to() {
+                $crate::forks::checkpoints($open);
+            }
+            #[test]
+            fn snapshots_go_on_elsewhere() {
+                $crate::forks::snapshots($open);
             }
         }
     };

@@ -63,6 +63,17 @@ pub fn budget(open: Open<'_>) {
         other => panic!("{other:?}"),
     }
     assert_eq!(tight.device().memory().used.total(), 0, "a refusal holds nothing");
+    // Whole rows and seats are counted before the first of them is allocated, and in u64.
+    let (row, seat) = (256 * 4, (96 + 64 + 31 * 8) * 4);
+    for (rows, max_seats) in [(1000, 1), (2, 1000), (u32::MAX, u32::MAX)] {
+        let at_least = u64::from(rows) * row + u64::from(max_seats) * seat;
+        match model(Some(100_000)).prepare(Capacity { rows, max_seats }) {
+            Err(DeviceError::OverBudget { need, used: 0, budget: 100_000, .. }) => {
+                assert!(need >= at_least, "{need} of {at_least} bytes");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
     let device = open(Some(1000));
     let held = device.allocate("first", Purpose::State, Placement::Device, 600).unwrap();
     let error = device.allocate("second", Purpose::State, Placement::Device, 401).unwrap_err();

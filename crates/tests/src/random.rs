@@ -73,7 +73,12 @@ fn random_plan(mut random: Random, seed: u64, has_residents: bool) -> (Plan, Sig
     // Now and then a plan with so much scratch or work that seats are cut into chunks, and those over threads.
     let large = random.one_in(4);
     let mut signature = Signature { name: format!("random{seed}"), ..Signature::default() };
-    let mut build = Build { plan: Plan { name: format!("random{seed}"), ..Plan::default() }, readable: vec![], large };
+    let mut build = Build {
+        plan: Plan { name: format!("random{seed}"), ..Plan::default() },
+        readable: vec![],
+        writable: vec![],
+        large,
+    };
     let pool: Arc<[u8]> = f32_bytes(random, POOL_BYTES / 4).into();
     let pool = build.plan.storage(Storage::Constant { label: "pool".into(), bytes: pool });
     build.readable.push(pool);
@@ -114,6 +119,8 @@ fn random_plan(mut random: Random, seed: u64, has_residents: bool) -> (Plan, Sig
         let scratch = build.plan.storage(Storage::Scratch { bytes });
         build.write_whole(random, scratch, bytes, &states);
         build.readable.push(scratch);
+        build.writable.push(scratch);
+        build.write_again(random, &states);
     }
     if seed % 2 == 0 {
         // Not read meanwhile, as no command may write what it reads. What reads them later sees what was written.
@@ -130,12 +137,14 @@ fn random_plan(mut random: Random, seed: u64, has_residents: bool) -> (Plan, Sig
         let output = build.plan.storage(Storage::Output { port: at, bytes });
         build.write_whole(random, output, bytes, &states);
         build.readable.push(output);
+        build.writable.push(output);
+        build.write_again(random, &states);
         signature.outputs.push(port_at);
     }
     for state in states {
         let bytes = build.plan.storages[state.0 as usize].bytes();
         for row in pieces(random, bytes) {
-            let from = build.source(random, row);
+            let from = build.source(random, (state, row));
             build.plan.commands.push(Command::Scatter { from, state, row });
         }
     }
@@ -146,6 +155,8 @@ struct Build {
     plan: Plan,
     /// Storages that are wholly written by now, or never are.
     readable: Vec<StorageId>,
+    /// Those of them that commands may write.
+    writable: Vec<StorageId>,
     large: bool,
 }
 
@@ -153,25 +164,50 @@ impl Build {
     /// Commands that together write all of `storage`.
     fn write_whole(&mut self, random: &mut Random, storage: StorageId, bytes: usize, states: &[StorageId]) {
         for region in pieces(random, bytes) {
-            let to = (storage, region);
-            let whole = region.offset % 4 == 0 && region.row_bytes % 4 == 0 && region.stride % 4 == 0;
-            let command = match random.below(4) {
-                0 if region.row_bytes % 4 == 0 => Command::Fill { to, pattern: random.f32().to_bits() },
-                1 | 2 if whole && region.bytes() <= 4096 => Command::Contract(self.contraction(random, to)),
-                3 => match self.row(random, region, states) {
-                    Some((state, row)) => Command::Gather { state, row, to },
-                    None => Command::Copy { from: self.source(random, region), to },
-                },
-                _ => Command::Copy { from: self.source(random, region), to },
-            };
-            self.plan.commands.push(command);
+            self.write(random, (storage, region), states);
         }
     }
 
+    /// Now and then, commands that write over parts of what was written before, in regions that overlap any way.
+    fn write_again(&mut self, random: &mut Random, states: &[StorageId]) {
+        for _ in 0..random.below(3) {
+            let storage = self.writable[random.below(self.writable.len())];
+            let bytes = self.plan.storages[storage.0 as usize].bytes();
+            let run = random.within(1, bytes.min(64));
+            let run = if random.one_in(3) { run } else { (run / 4 * 4).max(4).min(bytes) };
+            let rows = random.within(1, 6).min(bytes / run);
+            let Some(region) = place(random, Region { rows, ..Region::contiguous(0, run) }, bytes) else { continue };
+            self.write(random, (storage, region), states);
+        }
+    }
+
+    /// One command that writes the region, and reads nothing of that storage.
+    fn write(&mut self, random: &mut Random, to: (StorageId, Region), states: &[StorageId]) {
+        let region = to.1;
+        let whole = [region.offset, region.row_bytes, region.stride].iter().all(|bytes| bytes.is_multiple_of(4));
+        let command = match random.below(4) {
+            0 if region.row_bytes.is_multiple_of(4) => Command::Fill { to, pattern: random.f32().to_bits() },
+            1 | 2 if whole && region.bytes() <= 4096 => Command::Contract(self.contraction(random, to)),
+            3 => match self.row(random, region, states) {
+                Some((state, row)) => Command::Gather { state, row, to },
+                None => Command::Copy { from: self.source(random, to), to },
+            },
+            _ => Command::Copy { from: self.source(random, to), to },
+        };
+        self.plan.commands.push(command);
+    }
+
+    /// A storage to read, but not `not`.
+    fn readable(&self, random: &mut Random, not: StorageId) -> StorageId {
+        let id = self.readable[random.below(self.readable.len())];
+        // The pool is written by nobody.
+        if id == not { self.readable[0] } else { id }
+    }
+
     /// Something to read with the same runs as `to`: the pool, where nothing else is long enough.
-    fn source(&self, random: &mut Random, to: Region) -> (StorageId, Region) {
+    fn source(&self, random: &mut Random, (not, to): (StorageId, Region)) -> (StorageId, Region) {
         for _ in 0..4 {
-            let id = self.readable[random.below(self.readable.len())];
+            let id = self.readable(random, not);
             if let Some(region) = place(random, to, self.plan.storages[id.0 as usize].bytes()) {
                 return (id, region);
             }
@@ -189,7 +225,7 @@ impl Build {
         let (positions, n) = (region.rows, region.row_bytes / 4);
         let mut terms = Vec::new();
         for _ in 0..random.within(1, 3) {
-            let storage = self.readable[random.below(self.readable.len())];
+            let storage = self.readable(random, out);
             let elements = self.plan.storages[storage.0 as usize].bytes() / 4;
             // Small windows anywhere, then strides as large as the storage lets them be.
             let tap_len = random.within(1, elements.min(if self.large { 64 } else { 9 }));

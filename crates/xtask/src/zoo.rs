@@ -1,5 +1,5 @@
 //! Public streaming models: 64 churning streams through one resident state, against onnxruntime with one stream at a
-//! time and against each stream served alone.
+//! time and against each stream served alone; and how close the scratch of their plans comes to the least.
 
 use crate::fetch::{environment, folder, unpack_models};
 use crate::shell::{Chore, ChoreError, at, cargo, finish, root};
@@ -85,8 +85,19 @@ pub fn run(options: &Options) -> Chore {
     }
     for entry in chosen {
         compare(entry, options, &folder, &python)?;
+        let (input, shape) = entry.input;
+        let extents: Vec<String> = shape.iter().map(ToString::to_string).collect();
+        let shape = format!("{input}:{}", extents.join(","));
+        scratch(&folder.join("models").join(entry.path), entry.fix.into_iter().chain([shape.as_str()]))?;
     }
-    Ok(())
+    scratch(&root().join("models/vad/vad.onnx"), [])
+}
+
+/// Scratch of the model's plan, at several counts of seats, takes at most 1.1 times the bytes that are alive at once.
+fn scratch<'a>(model: &Path, bound: impl IntoIterator<Item = &'a str>) -> Chore {
+    let mut example = cargo();
+    example.args(["run", "--quiet", "--release", "--package", "lanes-model", "--example", "scratch", "--"]);
+    finish(example.arg(model).args(bound))
 }
 
 fn compare(entry: &Entry, options: &Options, folder: &Path, python: &Path) -> Chore {

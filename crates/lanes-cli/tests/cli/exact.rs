@@ -82,7 +82,11 @@ fn an_array_without_streams_feeds_every_stream() {
     }
     // Three axes where two are left over: those of a stream each.
     write_npy(here.path().join("s.npy"), &[2, 2, 3], (0..12).map(|v| v as f32));
-    lanes(here.path(), "run {}/adder.onnx --input {}/s.npy --streams 3").refused(2, &["2 streams", "3"]);
+    for command in ["run", "check", "bench"] {
+        let line = format!("{command} {{}}/adder.onnx --input {{}}/s.npy --streams 3");
+        lanes(here.path(), &line).refused(2, &["2 streams", "3"]);
+    }
+    lanes(here.path(), "bench {}/adder.onnx --input {}/s.npy --streams 2 --turns 3").refused(2, &["2 turns", "3"]);
 }
 
 /// Turn t is the F samples that end at (t + 1) H, zeros outside; turns cover the longest file.
@@ -137,6 +141,69 @@ fn states_are_declared_and_start_where_init_says() {
     }
 }
 
+/// With x = 0, y / 2 is the initial state for as long as it runs.
+#[test]
+fn init_takes_every_spec_of_one_lane_and_gives_it_to_all() {
+    let here = place();
+    let run = |options: &str| {
+        let line = "run {}/adder.onnx --input zeros --turns 2 --streams 3 --lanes 2 --churn 0.5 --out {}/out";
+        done(here.path(), &format!("{line} {options}"));
+        let (shape, values) = read_npy(here.path().join("out/y.npy"));
+        assert_eq!(shape, [3, 2, 3]);
+        assert!(values.chunks(3).all(|y| y == &values[..3]), "{options}: {values:?}");
+        [values[0] / 2.0, values[1] / 2.0, values[2] / 2.0]
+    };
+    assert_eq!(run("--init state=zeros"), [0.0; 3]);
+    assert_eq!(run("--init state=-1.5"), [-1.5; 3]);
+    let (normal, uniform) = (run("--init state=normal"), run("--init state=uniform"));
+    assert_eq!(normal, run("--init state=normal --seed 0 --threads 1"));
+    assert_ne!(normal, run("--init state=normal --seed 1"));
+    assert!(normal[0] != normal[1] && uniform[0] != uniform[1] && normal != uniform);
+    assert!(uniform.iter().all(|value| (0.0..1.0).contains(value)), "{uniform:?}");
+    write_npy(here.path().join("four.npy"), &[4], [0.0; 4]);
+    let line = "run {}/adder.onnx --input zeros --turns 2 --init state={}/four.npy";
+    lanes(here.path(), line).refused(2, &["--init state", "[4]", "[batch, 3]", "number"]);
+}
+
+#[test]
+fn no_two_outputs_share_a_file() {
+    let here = place();
+    let ran = lanes(here.path(), "run {}/names.onnx --input 3 --turns 1 --out {}/out");
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    for (file, value) in [("a_b", 6.0), ("a_b~1", 6.0), ("_..", 0.0), ("y_0", -3.0)] {
+        assert_eq!(read_npy(here.path().join(format!("out/{file}.npy"))).1, [value], "{file}");
+    }
+    assert_eq!(std::fs::read_dir(here.path().join("out")).unwrap().count(), 4);
+    let said: Vec<&str> = ran.err.lines().collect();
+    let expected = ["`a/b` goes to a_b~1.npy", "`..` goes to _...npy", "`y:0` goes to y_0.npy"];
+    assert_eq!(said, expected.map(|what| format!("lanes: output {what}")), "{ran:?}");
+}
+
+/// `check` writes what the backend gave, and takes the streams' churn as `run` does.
+#[test]
+fn check_serves_with_churn_and_writes_as_run_does() {
+    let here = place();
+    let options = "--input normal --streams 3 --lanes 2 --turns 5 --churn 0.6";
+    done(here.path(), &format!("run {{}}/adder.onnx {options} --out {{}}/run"));
+    done(here.path(), &format!("check {{}}/adder.onnx {options} --out {{}}/check"));
+    let bytes = |folder: &str| std::fs::read(here.path().join(folder).join("y.npy")).unwrap();
+    assert_eq!(bytes("run"), bytes("check"));
+}
+
+/// Without `--turns`, every turn that the input holds is checked, and no more than the shortest array holds is run.
+#[test]
+fn turns_are_what_the_inputs_hold() {
+    let here = place();
+    write_npy(here.path().join("long.npy"), &[70, 3], (0..210).map(|v| v as f32));
+    let line = "check {}/adder.onnx --input {}/long.npy --out {}/out";
+    done(here.path(), line);
+    assert_eq!(read_npy(here.path().join("out/y.npy")).0, [1, 70, 3]);
+    write_npy(here.path().join("x.npy"), &[7, 2], (0..14).map(|v| v as f32));
+    write_npy(here.path().join("z.npy"), &[5, 2], (0..10).map(|v| v as f32));
+    done(here.path(), "run {}/three.onnx --input x={}/x.npy --input z={}/z.npy --fix scale=1 --out {}/out");
+    assert_eq!(read_npy(here.path().join("out/y.npy")).0, [1, 5, 2]);
+}
+
 /// y = x + z · scale, with scale for the whole turn.
 #[test]
 fn two_inputs_and_a_shared_one() {
@@ -152,6 +219,10 @@ fn two_inputs_and_a_shared_one() {
         let expected = (0..12).map(|v| v as f32 - 200.0 * v as f32).collect();
         assert_eq!(read_npy(here.path().join("out/y.npy")), (vec![2, 3, 2], expected), "{scale}");
     }
+    // One input streams, so its name may be left out whatever else is fed.
+    let line = "run {}/three.onnx --input {}/x.npy --input z=3 --shared z --input scale=2 --shared scale";
+    done(here.path(), &format!("{line} --streams 2 --out {{}}/out"));
+    assert_eq!(read_npy(here.path().join("out/y.npy")).1, (0..12).map(|v| v as f32 + 6.0).collect::<Vec<_>>());
 }
 
 #[test]

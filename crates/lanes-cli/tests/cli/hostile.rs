@@ -101,7 +101,11 @@ fn claims_beyond_the_machine_are_refused_in_words() {
         ("check {}/adder.onnx --input 1 --turns 4294967295 --streams 4096", "outputs"),
         ("run {}/adder.onnx --input 1 --turns 1 --streams 4294967295", "--lanes"),
         ("run {}/adder.onnx --input 1 --turns 1 --streams 4294967295 --lanes 2", "4294967295 streams"),
-        ("run {}/null.onnx --input 1,frame=200000000 --turns 1 --lanes 16777216", "budget"),
+        // 16777216 seats of 200000000 elements in and out, of four bytes each.
+        (
+            "run {}/null.onnx --input 1,frame=200000000 --turns 1 --lanes 16777216",
+            "needs 26843545600000000 bytes, 0 of",
+        ),
         ("run {}/null.onnx --input 1,frame=4611686018427387904 --turns 1", "larger than any memory"),
         ("run {}/null.onnx --input 1,frame=100000000000 --turns 1", "at most"),
     ] {

@@ -69,6 +69,11 @@ fn models_that_would_be_refused_are_still_described() {
     assert_eq!((&unsupported["node"], &unsupported["op"]), (&json!("NoSuchOp_y"), &json!("NoSuchOp")));
     assert_eq!(unknown["lane_independent"], false);
 
+    let foreign = inspect("{}/foreign.onnx");
+    assert_eq!((&foreign["opset"], &foreign["lane_independent"]), (&json!(99), &json!(false)));
+    let why = foreign["why"].as_str().unwrap();
+    assert!(why.contains("operator set 99") && why.contains("7 to 27"), "{why}");
+
     let per_lane = inspect("{}/per_lane.onnx");
     let rewritten = &per_lane["per_lane"][0];
     assert_eq!((&rewritten["node"], &rewritten["op"]), (&json!("ReduceMax_m"), &json!("ReduceMax")));
@@ -86,4 +91,19 @@ fn options_change_the_roles() {
     assert_eq!(roles(&inspect("{}/unnamed.onnx")), ["stream", "stream"]);
     assert_eq!(roles(&inspect("{}/three.onnx --shared scale")), ["stream", "stream", "shared"]);
     assert_eq!(roles(&inspect("{}/three.onnx --fix scale=2")), ["stream", "stream", "fixed"]);
+}
+
+/// What `inspect` says of a number of lanes is what `run` then takes.
+#[test]
+fn memory_is_that_of_a_run_with_the_same_options() {
+    for options in ["--lanes 3", "--lanes 40 --max-seats 5 --threads 1", "--backend cpu --lanes 9 --threads 3"] {
+        let memory = inspect(&format!("{VAD} {options}"))["memory"].clone();
+        let bytes = |key: &str| memory[key].as_u64().unwrap();
+        let here = place();
+        let ran = lanes(here.path(), &format!("run {VAD} --input zeros --turns 1 {options} --json")).json();
+        let parts = bytes("weights") + bytes("state") + bytes("scratch") + bytes("staging");
+        // What is left is the plan's own tables.
+        let graphs = ran["device_bytes"].as_u64().unwrap() - parts;
+        assert!(graphs < 100_000, "{options}: {memory} {ran}");
+    }
 }

@@ -33,20 +33,21 @@ impl std::fmt::Display for CompileErrors {
 
 impl std::error::Error for CompileErrors {}
 
-impl From<CompileErrors> for DeviceError {
-    /// The one error there is, or a [`DeviceError::Build`] that names every kernel and has every log.
-    fn from(mut errors: CompileErrors) -> Self {
-        if errors.failed.len() == 1
-            && let Some((_, error)) = errors.failed.pop()
+impl CompileErrors {
+    /// As one error of a device: the only one there is, or a [`DeviceError::Build`] that names every kernel and has every
+    /// log.
+    pub fn into_device_error(mut self) -> DeviceError {
+        if self.failed.len() == 1
+            && let Some((_, error)) = self.failed.pop()
         {
             return error;
         }
-        let name = |error: &DeviceError| match error {
-            Self::Build { kernel, .. } => Some(kernel.clone()),
+        let name = |(_, error): &(usize, DeviceError)| match error {
+            DeviceError::Build { kernel, .. } => Some(kernel.clone()),
             _ => None,
         };
-        let kernels: Vec<String> = errors.failed.iter().filter_map(|(_, error)| name(error)).collect();
-        Self::Build { kernel: kernels.join(", "), log: errors.to_string() }
+        let kernels: Vec<String> = self.failed.iter().filter_map(name).collect();
+        DeviceError::Build { kernel: kernels.join(", "), log: self.to_string() }
     }
 }
 

@@ -118,12 +118,12 @@ fn every_kernel_that_does_not_build_is_reported_and_the_others_are_kept() {
     let text = errors.to_string();
     assert!(text.starts_with("3 of 5 kernels did not build\n[1] kernel b did not build: b.loom:1:"), "{text}");
     assert!(text.contains("[3] kernel d did not build: d.loom:1:"), "{text}");
-    match DeviceError::from(errors) {
+    match errors.into_device_error() {
         DeviceError::Build { kernel, log } => assert_eq!((kernel.as_str(), log), ("b, d, b", text)),
         other => panic!("{other}"),
     }
     let one = compile_batch(&LoomCompiler, &Target::cpu(), &cache, &sources[1..3]).unwrap_err();
-    assert!(matches!(DeviceError::from(one), DeviceError::Build { kernel, .. } if kernel == "b"));
+    assert!(matches!(one.into_device_error(), DeviceError::Build { kernel, .. } if kernel == "b"));
     // The failures are tried again, the others are there.
     assert_eq!((cache.stats().compiled, cache.stats().misses), (2, 2 + 2 + 1));
 

@@ -298,6 +298,13 @@ impl Completions {
     }
 }
 
+impl Default for Completions {
+    /// Two: when work is submitted again, whoever ended the last may not have let go of it yet.
+    fn default() -> Self {
+        Self::new(2)
+    }
+}
+
 impl fmt::Debug for Completions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Completions({})", self.kept.len())

@@ -5,7 +5,7 @@
 //! - Clones are one context: [`ModelContext::is`].
 //! - The budget is the device's, so that all of a context's memory is charged to one account.
 
-use crate::compile::{KernelCache, KernelCompiler, KernelSource, LoomCompiler, Target, compile_batch};
+use crate::compile::{CompileErrors, KernelCache, KernelCompiler, KernelSource, LoomCompiler, Target, compile_batch};
 use crate::device::{Device, DeviceError};
 use loom_compiler::CpuImage;
 use std::fmt;
@@ -108,7 +108,7 @@ impl ModelContext {
             "cpu" => Target::cpu(),
             _ => Target { name: capabilities.target.clone(), driver: capabilities.driver.clone() },
         };
-        Ok(compile_batch(compiler, &target, cache, sources)?)
+        compile_batch(compiler, &target, cache, sources).map_err(CompileErrors::into_device_error)
     }
 
     /// Whether the device has been opened.

@@ -1,5 +1,6 @@
 //! What a caller of a stream can be told: one variant per reaction.
 
+use super::snapshot::SnapshotError;
 use super::table::LaneId;
 use crate::DType;
 use crate::device::DeviceError;
@@ -9,12 +10,25 @@ use std::sync::Arc;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// Every lane is held. Drop a stream, or serve from another runnable.
-    #[error("all {lanes} lanes are held")]
+    /// Too few lanes are free. Drop a stream, or serve from another runnable.
+    #[error("{asked} {} asked for, and {free} of {lanes} are free", if *asked == 1 { "lane was" } else { "lanes were" })]
     Full {
+        /// How many were asked for.
+        asked: u32,
+        /// How many nobody holds.
+        free: u32,
         /// How many lanes there are.
         lanes: u32,
     },
+    /// Every checkpoint is held. Drop one, or build the runnable with more.
+    #[error("all {checkpoints} checkpoints are held; the builder's `checkpoints` or LANES_CHECKPOINTS makes room")]
+    NoCheckpoint {
+        /// How many there are.
+        checkpoints: u32,
+    },
+    /// The stream has no snapshot, or the snapshot was not restored. No lane has changed.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// The queue is at its bound. Nothing was queued; call again later, or use a form that waits.
     #[error("busy: {depth} requests are queued, which is the bound")]
     Busy {
@@ -125,6 +139,12 @@ pub enum InputError {
         /// Its lane there.
         lane: LaneId,
     },
+    /// A stream was told to go back to a checkpoint of another runnable.
+    #[error("the checkpoint belongs to another runnable than the stream on {lane}")]
+    ForeignCheckpoint {
+        /// The stream's lane.
+        lane: LaneId,
+    },
     /// The bytes do not fill the shape, or an output buffer has another size than its output.
     #[error("{name}: found {found} bytes, expected {expected}")]
     Bytes {
@@ -150,6 +170,16 @@ pub enum BuildError {
         found: String,
         /// What would be accepted.
         expected: &'static str,
+    },
+    /// More turns were to be in flight than the model has slots.
+    #[error("{found} slots were asked for, and model {model} has at most {most}")]
+    Slots {
+        /// The model.
+        model: String,
+        /// Slots asked for, by the builder's `slots` or by `LANES_SLOTS`.
+        found: usize,
+        /// Slots it has.
+        most: usize,
     },
     /// The model did not prepare for this many lanes and seats.
     #[error("the model did not prepare for {lanes} lanes and {max_seats} seats")]

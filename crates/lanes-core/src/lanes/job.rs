@@ -11,6 +11,7 @@
 //! - A job in flight holds its stream's lane (`hold`); one that has been answered does not.
 
 use super::error::StreamError;
+use super::operation::Op;
 use super::reaper::Inbox;
 use super::stream::Handle;
 use super::sync::lock;
@@ -39,18 +40,21 @@ pub(super) struct StreamCell {
     pub lease: Lease,
     /// Resets asked for.
     epoch: AtomicU64,
-    /// The reset that the commits below came after.
+    /// The reset that the position below came after.
     committed_epoch: AtomicU64,
+    /// Commits, of the streams that this one was forked or restored from too.
     commits: AtomicU64,
     /// `None` once the last handle is gone.
     pool: Mutex<Option<Vec<JobBox>>>,
 }
 
 impl StreamCell {
-    pub fn new(model: Arc<ModelInfo>, lease: Lease) -> Self {
-        let zero = AtomicU64::default;
-        let pool = Mutex::new(Some(Vec::with_capacity(POOL_MAX)));
-        Self { model, lease, epoch: zero(), committed_epoch: zero(), commits: zero(), pool }
+    /// A stream that goes on from `position`.
+    pub fn new(model: Arc<ModelInfo>, lease: Lease, position: u64) -> Self {
+        let (zero, commits) = (AtomicU64::default, AtomicU64::new(position));
+        // Its room comes with the first call: a fork of a thousand streams is not to wait for it.
+        let pool = Mutex::new(Some(Vec::new()));
+        Self { model, lease, epoch: zero(), committed_epoch: zero(), commits, pool }
     }
 
     /// A job of one step, its inputs not yet written.
@@ -70,8 +74,9 @@ impl StreamCell {
 
     /// Keeps `job` for the next call.
     pub fn put(&self, mut job: JobBox) {
-        // Dropping the last handle locks the pool, so this comes first.
+        // Dropping the last handle, of this stream or of a fork, locks a pool: this comes first.
         job.hold = None;
+        job.op = None;
         job.to = Destination::Ticket;
         job.step = 0;
         job.result = Ok(());
@@ -79,6 +84,7 @@ impl StreamCell {
             return;
         }
         if let Some(pool) = lock(&self.pool).as_mut().filter(|pool| pool.len() < POOL_MAX) {
+            pool.reserve_exact(POOL_MAX - pool.len());
             pool.push(job);
         }
     }
@@ -106,6 +112,19 @@ impl StreamCell {
         }
     }
 
+    /// Goes on from `position` instead, for what was submitted at `epoch` and after. Called by whoever holds the baton.
+    pub fn go_back(&self, position: u64, epoch: u64) {
+        // As in `commit`: the position first.
+        self.commits.store(position, Ordering::Release);
+        self.committed_epoch.fetch_max(epoch, Ordering::AcqRel);
+    }
+
+    /// The position that what was submitted at `epoch` finds. Called by whoever holds the baton.
+    pub fn position_at(&self, epoch: u64) -> u64 {
+        let is_reset = epoch > self.committed_epoch.load(Ordering::Relaxed);
+        if is_reset { 0 } else { self.commits.load(Ordering::Relaxed) }
+    }
+
     /// Commits since the last reset.
     pub fn position(&self) -> u64 {
         let epoch = self.epoch.load(Ordering::Acquire);
@@ -126,6 +145,8 @@ pub(super) type JobBox = Box<Job>;
 
 pub(super) struct Job {
     pub cell: Arc<StreamCell>,
+    /// What is done to the lane instead of a step of the model; nothing for a call.
+    pub op: Option<Op>,
     /// Keeps the lane while the call is queued or seated.
     pub hold: Option<Arc<Handle>>,
     pub to: Destination,
@@ -149,6 +170,7 @@ impl Job {
             inputs: words(cell.model.layout.input_words),
             outputs: words(cell.model.layout.output_words),
             cell,
+            op: None,
             hold: None,
             to: Destination::Ticket,
             ticket: Arc::default(),

@@ -1,6 +1,8 @@
 //! The knobs of a runnable: what the builder was told, else an environment variable, else a default.
 
 use super::error::BuildError;
+use super::model::Capacity;
+use super::rows::Rows;
 use std::time::Duration;
 
 /// Lanes when nothing says otherwise.
@@ -11,6 +13,8 @@ const LANES_MAX: u32 = 1 << 24;
 const LINGER_US_MAX: u64 = 60_000_000;
 /// The longest queue.
 const QUEUE_MAX: usize = 1 << 24;
+/// The most slots: each takes rows for a whole turn. With the most lanes and seats, rows still fit their index.
+const SLOTS_MAX: u64 = 64;
 
 /// What the builder was told.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,6 +23,8 @@ pub(super) struct Asked {
     pub max_seats: Option<u32>,
     pub linger: Option<Duration>,
     pub queue: Option<usize>,
+    pub slots: Option<usize>,
+    pub checkpoints: Option<u32>,
 }
 
 /// What holds.
@@ -29,9 +35,17 @@ pub(super) struct Knobs {
     pub max_seats: u32,
     pub linger: Duration,
     pub queue: usize,
+    /// Turns in flight at most.
+    pub slots: usize,
+    pub checkpoints: u32,
 }
 
 impl Knobs {
+    /// The room that the model prepares.
+    pub fn capacity(&self) -> Capacity {
+        Rows::capacity(self.lanes, self.max_seats, self.slots, self.checkpoints)
+    }
+
     /// `environment` looks a variable up.
     pub fn resolve(asked: Asked, environment: impl Fn(&str) -> Option<String>) -> Result<Self, BuildError> {
         let pick = |asked: Option<u64>,
@@ -62,7 +76,14 @@ impl Knobs {
         let linger = asked.linger.unwrap_or(Duration::from_micros(linger.unwrap_or(0)));
         let queue = pick(asked.queue.map(|queue| queue as u64), "queue", "LANES_QUEUE", count, QUEUE_MAX as u64, 1)?;
         let queue = queue.map_or((4 * lanes as usize).min(QUEUE_MAX), |queue| queue as usize);
-        Ok(Self { lanes, max_seats, linger, queue })
+        let slots = asked.slots.map(|slots| slots as u64);
+        let slots = pick(slots, "slots", "LANES_SLOTS", "a whole number from 1 to 64", SLOTS_MAX, 1)?;
+        let slots = slots.map_or(1, |slots| slots as usize);
+        let (none_or_more, asked) = ("a whole number from 0 to 16777216", asked.checkpoints.map(u64::from));
+        let checkpoints = pick(asked, "checkpoints", "LANES_CHECKPOINTS", none_or_more, most, 0)?;
+        // None unless asked for: each takes a row of every state, and most streams never go back.
+        let checkpoints = checkpoints.map_or(0, |checkpoints| checkpoints as u32);
+        Ok(Self { lanes, max_seats, linger, queue, slots, checkpoints })
     }
 }
 
@@ -78,14 +99,30 @@ mod tests {
     #[test]
     fn the_builder_wins_over_the_environment_and_the_environment_over_the_default() {
         let default = from(Asked::default(), &[]).unwrap();
-        assert_eq!(default, Knobs { lanes: 64, max_seats: 64, linger: Duration::ZERO, queue: 256 });
-        let variables =
-            [("LANES_MAX_LANES", "8"), ("LANES_MAX_SEATS", "3"), ("LANES_LINGER_US", "250"), ("LANES_QUEUE", "5")];
+        let (linger, queue, slots, checkpoints) = (Duration::ZERO, 256, 1, 0);
+        assert_eq!(default, Knobs { lanes: 64, max_seats: 64, linger, queue, slots, checkpoints });
+        let variables = [
+            ("LANES_MAX_LANES", "8"),
+            ("LANES_MAX_SEATS", "3"),
+            ("LANES_LINGER_US", "250"),
+            ("LANES_QUEUE", "5"),
+            ("LANES_SLOTS", "2"),
+            ("LANES_CHECKPOINTS", "6"),
+        ];
         let set = from(Asked::default(), &variables).unwrap();
-        assert_eq!(set, Knobs { lanes: 8, max_seats: 3, linger: Duration::from_micros(250), queue: 5 });
-        let asked = Asked { lanes: Some(2), linger: Some(Duration::from_nanos(1)), queue: Some(9), max_seats: Some(1) };
+        let (linger, queue, slots, checkpoints) = (Duration::from_micros(250), 5, 2, 6);
+        assert_eq!(set, Knobs { lanes: 8, max_seats: 3, linger, queue, slots, checkpoints });
+        let (linger, queue, slots, checkpoints) = (Duration::from_nanos(1), 9, 3, 0);
+        let asked = Asked {
+            lanes: Some(2),
+            max_seats: Some(1),
+            linger: Some(linger),
+            queue: Some(queue),
+            slots: Some(slots),
+            checkpoints: Some(checkpoints),
+        };
         let both = from(asked, &variables).unwrap();
-        assert_eq!(both, Knobs { lanes: 2, max_seats: 1, linger: Duration::from_nanos(1), queue: 9 });
+        assert_eq!(both, Knobs { lanes: 2, max_seats: 1, linger, queue, slots, checkpoints });
     }
 
     #[test]
@@ -105,5 +142,12 @@ mod tests {
         assert_eq!(from(asked, &[]), Err(format!("lanes: found 0, expected {count}")));
         let asked = Asked { linger: Some(Duration::MAX), ..Asked::default() };
         assert!(from(asked, &[]).unwrap_err().ends_with("expected microseconds from 0 to 60000000"));
+        let few = "expected a whole number from 1 to 64";
+        let asked = Asked { slots: Some(0), ..Asked::default() };
+        assert_eq!(from(asked, &[]), Err(format!("slots: found 0, {few}")));
+        assert_eq!(from(Asked::default(), &[("LANES_SLOTS", "65")]), Err(format!("LANES_SLOTS: found \"65\", {few}")));
+        let many = from(Asked::default(), &[("LANES_CHECKPOINTS", "16777217")]);
+        let expected = "LANES_CHECKPOINTS: found \"16777217\", expected a whole number from 0 to 16777216";
+        assert_eq!(many, Err(expected.into()));
     }
 }

@@ -1,16 +1,23 @@
-//! Which rows are free.
+//! Which rows are free, and how many hold each of the others.
 //!
-//! `max_lanes` held by lanes + `max_seats` being written by the one turn in flight + the initial row, which is last.
+//! `max_lanes` held by lanes + `max_seats` being written by each turn in flight + one a checkpoint + the initial row, which
+//! is last.
 //!
-//! - A row is free, or held by one lane, or written by one seat of the turn in flight.
-//! - `take` cannot run out: a lane holds at most one row and a seat writes one.
+//! - A row is free, or held: by the seat of a turn in flight that writes it, by those that read it, by lanes and by
+//!   checkpoints, several of them after a fork. It is free again when the last of them lets it go, so no row that a turn
+//!   in flight touches is given out, and none that is held is written.
+//! - `take` cannot run out: a seat writes one row, a checkpoint holds one, and a lane holds at most one that no seat in
+//!   flight writes. The row that a released lane pointed at is read by seats that end before the next holder of the lane
+//!   commits one. What a failed seat wrote is read by seats in flight only, while no turn is formed (`turn`).
+//! - The initial row is nobody's: sharing and freeing it does nothing.
 //! - Not here: the bytes (the model keeps them).
 
 use super::model::{Capacity, RowId};
 
 pub(super) struct Rows {
     free: Vec<RowId>,
-    is_free: Vec<bool>,
+    /// Of each row but the initial one.
+    holders: Vec<u32>,
 }
 
 impl Rows {
@@ -18,27 +25,38 @@ impl Rows {
     pub fn new(capacity: Capacity) -> Self {
         let ordinary = capacity.initial_row().0;
         // Reversed, so that the lowest is taken first.
-        Self { free: (0..ordinary).rev().map(RowId).collect(), is_free: vec![true; ordinary as usize] }
+        Self { free: (0..ordinary).rev().map(RowId).collect(), holders: vec![0; ordinary as usize] }
     }
 
-    /// The capacity that `lanes` lanes need with one turn of `max_seats` in flight.
-    pub const fn capacity(lanes: u32, max_seats: u32) -> Capacity {
-        Capacity { rows: lanes + max_seats + 1, max_seats }
+    /// The capacity that `lanes` lanes and `checkpoints` checkpoints need with `slots` turns of `max_seats` in flight.
+    pub const fn capacity(lanes: u32, max_seats: u32, slots: usize, checkpoints: u32) -> Capacity {
+        Capacity { rows: lanes + slots as u32 * max_seats + checkpoints + 1, max_seats }
     }
 
-    /// A row to write. The last one freed comes first: it is the likeliest to be in cache.
+    /// A row to write, with one holder. The last one freed comes first: it is the likeliest to be in cache.
     pub fn take(&mut self) -> RowId {
-        let row = self.free.pop().expect("a lane or a seat holds more than one row");
-        self.is_free[row.0 as usize] = false;
+        let row = self.free.pop().expect("a lane, a seat or a checkpoint holds more than one row");
+        self.holders[row.0 as usize] = 1;
         row
     }
 
-    /// Gives a row back.
+    /// One more holds `row`, which somebody holds.
+    pub fn share(&mut self, row: RowId) {
+        if let Some(holders) = self.holders.get_mut(row.0 as usize) {
+            assert!(*holders > 0, "{row} was shared and nobody holds it");
+            *holders += 1;
+        }
+    }
+
+    /// One holder lets `row` go; it is free once that was the last.
     pub fn free(&mut self, row: RowId) {
-        let is_free = &mut self.is_free[row.0 as usize];
-        assert!(!*is_free, "{row} was freed twice");
-        *is_free = true;
-        self.free.push(row);
+        if let Some(holders) = self.holders.get_mut(row.0 as usize) {
+            assert!(*holders > 0, "{row} was freed twice");
+            *holders -= 1;
+            if *holders == 0 {
+                self.free.push(row);
+            }
+        }
     }
 
     /// How many rows are free.
@@ -52,38 +70,51 @@ impl Rows {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
+    use std::collections::BTreeMap;
 
     proptest! {
-        /// Against a set: what is out is never given again, and never the initial row.
+        /// Against a map of counts: a row that is held is never given, nor is the initial row.
         #[test]
-        fn a_row_is_out_once(lanes in 1u32..6, seats in 1u32..6, steps in prop::collection::vec(any::<Option<u8>>(), 0..64)) {
-            let capacity = Rows::capacity(lanes, seats);
-            let (mut rows, mut out) = (Rows::new(capacity), BTreeSet::new());
-            for step in steps {
-                match step {
-                    Some(at) if !out.is_empty() => {
-                        let row = *out.iter().nth(at as usize % out.len()).unwrap();
-                        out.remove(&row);
-                        rows.free(row);
+        fn a_row_is_given_when_nobody_holds_it(
+            lanes in 1u32..6, seats in 1u32..6, slots in 1usize..4, checkpoints in 0u32..3,
+            steps in prop::collection::vec((0u8..3, any::<u8>()), 0..96),
+        ) {
+            let capacity = Rows::capacity(lanes, seats, slots, checkpoints);
+            let (mut rows, mut held) = (Rows::new(capacity), BTreeMap::<RowId, u32>::new());
+            let most = (lanes + checkpoints) as usize + seats as usize * slots;
+            for (kind, at) in steps {
+                let any = (!held.is_empty()).then(|| *held.keys().nth(at as usize % held.len()).unwrap());
+                match (kind, any) {
+                    (0, Some(row)) => {
+                        rows.share(row);
+                        *held.get_mut(&row).unwrap() += 1;
                     }
-                    _ if out.len() < (lanes + seats) as usize => {
+                    (1, Some(row)) => {
+                        rows.free(row);
+                        *held.get_mut(&row).unwrap() -= 1;
+                        held.retain(|_, holders| *holders > 0);
+                    }
+                    _ if held.len() < most => {
                         let row = rows.take();
                         prop_assert!(row < capacity.initial_row());
-                        prop_assert!(out.insert(row));
+                        prop_assert_eq!(held.insert(row, 1), None);
                     }
                     _ => {}
                 }
-                prop_assert_eq!(rows.free_count(), (lanes + seats) as usize - out.len());
+                rows.share(capacity.initial_row());
+                rows.free(capacity.initial_row());
+                prop_assert_eq!(rows.free_count(), most - held.len());
             }
         }
     }
 
     #[test]
     #[should_panic(expected = "row0 was freed twice")]
-    fn a_row_is_freed_once() {
-        let mut rows = Rows::new(Rows::capacity(1, 1));
+    fn a_row_is_freed_once_a_holder() {
+        let mut rows = Rows::new(Rows::capacity(1, 1, 1, 0));
         let row = rows.take();
+        rows.share(row);
+        rows.free(row);
         rows.free(row);
         rows.free(row);
     }

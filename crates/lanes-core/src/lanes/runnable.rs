@@ -5,7 +5,6 @@ use super::job::ModelInfo;
 use super::knobs::{Asked, Knobs};
 use super::model::LanedModel;
 use super::reaper::Reaper;
-use super::rows::Rows;
 use super::stats::Stats;
 use super::stream::{Spawn, Stream};
 use super::turn::Engine;
@@ -58,19 +57,43 @@ impl LanesBuilder {
         self
     }
 
+    /// Turns in flight at most: 1 to 64, and no more than the model has; `LANES_SLOTS`, else 1. With two, a turn is
+    /// stacked while the one before computes, and a stream's next call may be seated before its last has ended. Each
+    /// costs `max_seats` rows of every state, and staging. A turn starts as soon as a slot is free: where many streams
+    /// call one at a time, `linger` keeps turns from being small.
+    #[must_use]
+    pub fn slots(mut self, slots: usize) -> Self {
+        self.asked.slots = Some(slots);
+        self
+    }
+
+    /// Checkpoints held at once: 0 to 2²⁴; `LANES_CHECKPOINTS`, else none. Each costs one row of every state.
+    #[must_use]
+    pub fn checkpoints(mut self, checkpoints: u32) -> Self {
+        self.asked.checkpoints = Some(checkpoints);
+        self
+    }
+
     /// Prepares the model, binds the metrics, and starts the worker.
     ///
     /// # Errors
-    /// A knob out of range (by the builder's or the variable's name), a model that does not prepare, no thread.
+    /// A knob out of range (by the builder's or the variable's name), more slots than the model has, a model that does
+    /// not prepare, no thread.
     pub fn build(self) -> Result<Runnable, BuildError> {
         let knobs = Knobs::resolve(self.asked, |name| {
             std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
         })?;
-        let (lanes, max_seats, mut model) = (knobs.lanes, knobs.max_seats, self.model);
-        let prepared = model.prepare(Rows::capacity(lanes, max_seats));
+        let (Knobs { lanes, max_seats, slots, .. }, mut model) = (knobs, self.model);
+        let most = model.slots_max();
+        if slots > most {
+            return Err(BuildError::Slots { model: model.signature().name.clone(), found: slots, most });
+        }
+        let prepared = model.prepare_slots(knobs.capacity(), slots);
         prepared.map_err(|source| BuildError::Prepare { lanes, max_seats, source })?;
         let signature = model.signature().clone();
-        check_staging(&mut *model, &signature, max_seats)?;
+        for slot in 0..slots {
+            check_staging(&mut *model, slot, &signature, max_seats)?;
+        }
         let device_bytes = model.device_bytes();
         let info = Arc::new(ModelInfo { layout: Layout::new(&signature), signature });
         let engine = Engine::new(model, Arc::clone(&info), knobs);
@@ -79,10 +102,15 @@ impl LanesBuilder {
     }
 }
 
-fn check_staging(model: &mut dyn LanedModel, signature: &Signature, max_seats: u32) -> Result<(), BuildError> {
+fn check_staging(
+    model: &mut dyn LanedModel,
+    slot: usize,
+    signature: &Signature,
+    max_seats: u32,
+) -> Result<(), BuildError> {
     for (at, port) in signature.inputs.iter().enumerate() {
         let values = if port.scope == Scope::Seat { max_seats as usize } else { 1 };
-        let (found, expected) = (model.input_mut(at).len(), port.bytes() * values);
+        let (found, expected) = (model.slot_input_mut(slot, at).len(), port.bytes() * values);
         if found < expected {
             let (model, input) = (signature.name.clone(), port.name.clone());
             return Err(BuildError::Staging { model, input, found, expected });
@@ -99,7 +127,7 @@ impl fmt::Debug for LanesBuilder {
 
 /// A resident model with a worker that serves its streams. Clones are the same runnable.
 ///
-/// Dropping the last clone ends it: the turn in flight commits, what is queued is answered `Closed`, the worker is
+/// Dropping the last clone ends it: the turns in flight commit, what is queued is answered `Closed`, the worker is
 /// joined and the model dropped before the drop returns. Streams that are left answer `Closed` from then on.
 #[derive(Clone)]
 pub struct Runnable {
@@ -124,6 +152,24 @@ impl Runnable {
         self.spawn().wait()
     }
 
+    /// A new stream on the lowest free lane that goes on from `snapshot`, which [`Stream::snapshot`] gave in this or
+    /// another process, on this or another device. The snapshot is checked before this returns, and need not be kept.
+    ///
+    /// # Errors
+    /// Through the future: `Snapshot` when it is no unaltered snapshot of this model, or the model takes none; `Full`;
+    /// `Closed`.
+    pub fn restore(&self, snapshot: &[u8]) -> Spawn {
+        Spawn::restore(&self.owner.shared, snapshot)
+    }
+
+    /// `restore`, waited for on this thread.
+    ///
+    /// # Errors
+    /// Those of `restore`.
+    pub fn restore_blocking(&self, snapshot: &[u8]) -> Result<Stream, StreamError> {
+        self.restore(snapshot).wait()
+    }
+
     /// A reaper, with which one thread drives many streams.
     pub fn reaper(&self) -> Reaper {
         Reaper::new(&self.owner.shared)
@@ -142,6 +188,11 @@ impl Runnable {
     /// Seats of a turn at most.
     pub fn max_seats(&self) -> u32 {
         self.owner.shared.knobs.max_seats
+    }
+
+    /// Turns in flight at most.
+    pub fn slots(&self) -> usize {
+        self.owner.shared.knobs.slots
     }
 
     /// Bytes the model holds on its device: weights, rows, scratch and staging.

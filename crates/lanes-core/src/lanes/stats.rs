@@ -24,6 +24,9 @@ pub struct Stats {
     pub refused_seats: u64,
     /// Seats of turns that failed as a whole.
     pub failed_seats: u64,
+    /// Seats that had read what came to nothing, because a turn before theirs failed or refused their stream's call, and
+    /// were seated again: 0 with one slot.
+    pub void_seats: u64,
     /// Seats that ran on another thread than the one that called: 0 while the baton rule serves a caller alone.
     pub handoffs: u64,
     /// All lanes.
@@ -58,6 +61,7 @@ pub(super) struct TurnCount {
     pub padded: u64,
     pub refused: u64,
     pub failed: u64,
+    pub void: u64,
     pub handed_off: bool,
     pub queue_wait: Duration,
     pub time: Duration,
@@ -69,6 +73,7 @@ pub(super) struct Counters {
     padded: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
+    void: AtomicU64,
     handoffs: AtomicU64,
     queue_wait_ns: AtomicU64,
     turn_ns: AtomicU64,
@@ -87,6 +92,7 @@ struct Meters {
     turn_time: metrics::Histogram,
     refused: metrics::Counter,
     failed: metrics::Counter,
+    void: metrics::Counter,
 }
 
 impl Counters {
@@ -100,6 +106,7 @@ impl Counters {
             padded: zero(),
             refused: zero(),
             failed: zero(),
+            void: zero(),
             handoffs: zero(),
             queue_wait_ns: zero(),
             turn_ns: zero(),
@@ -115,6 +122,7 @@ impl Counters {
                 turn_time: metrics::histogram!("lanes_turn_seconds", &label()),
                 refused: metrics::counter!("lanes_refused_seats_total", &label()),
                 failed: metrics::counter!("lanes_failed_seats_total", &label()),
+                void: metrics::counter!("lanes_void_seats_total", &label()),
             },
         }
     }
@@ -134,6 +142,7 @@ impl Counters {
         add(&self.seats, Some(&meters.seats), turn.seats);
         add(&self.padded, Some(&meters.padded), turn.padded);
         add(&self.failed, Some(&meters.failed), turn.failed);
+        add(&self.void, Some(&meters.void), turn.void);
         add(&self.handoffs, None, handed_off);
         add(&self.queue_wait_ns, None, nanos(turn.queue_wait));
         add(&self.turn_ns, None, nanos(turn.time));
@@ -172,6 +181,7 @@ impl Counters {
             padded_seats: get(&self.padded),
             refused_seats: get(&self.refused),
             failed_seats: get(&self.failed),
+            void_seats: get(&self.void),
             handoffs: get(&self.handoffs),
             lanes: 0,
             lanes_taken: 0,

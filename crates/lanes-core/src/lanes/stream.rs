@@ -6,15 +6,18 @@
 //! ```
 //!
 //! - A call is checked, copied and queued when it is made, before its future is first polled: calls of one stream are
-//!   served in the order they were made, whatever is polled first.
+//!   served in the order they were made, whatever is polled first. So are operations on its lane, in the same order.
 //! - A future dropped before its call is seated takes the call out of the queue; once seated, the call commits.
 //! - Any executor can poll the futures. The blocking forms are the same calls, waited for on the caller's thread; only
 //!   they may take the baton.
 //! - Not here: how a call finds its turn (`turn`).
 
-use super::error::{Closed, StreamError};
+use super::checkpoint::Checkpoint;
+use super::error::{InputError, StreamError};
 use super::job::{Job, JobBox, Pooled, StreamCell, Ticket, keep_waker};
+use super::operation::Op;
 use super::queue::Request;
+use super::snapshot::Sealed;
 use super::sync::{CALLER, block_on, lock};
 use super::table::{LaneId, Lease};
 use super::value::{Outputs, Value, check_inputs, check_outputs};
@@ -48,9 +51,10 @@ impl Drop for Handle {
 }
 
 impl Stream {
-    pub(super) fn new(shared: &Arc<Shared>, lease: Lease) -> Self {
+    /// The stream of `lease`, which goes on from `position`.
+    pub(super) fn new(shared: &Arc<Shared>, lease: Lease, position: u64) -> Self {
         shared.releases.leased();
-        let cell = Arc::new(StreamCell::new(Arc::clone(&shared.info), lease));
+        let cell = Arc::new(StreamCell::new(Arc::clone(&shared.info), lease, position));
         Self { handle: Arc::new(Handle { cell, shared: Arc::clone(shared) }) }
     }
 
@@ -59,8 +63,9 @@ impl Stream {
         self.handle.cell.lease.lane
     }
 
-    /// Calls (of `call_many`: steps) whose state was kept, since the stream began or was last reset. A call counts once
-    /// its turn has succeeded, whether or not anybody took the answer.
+    /// Calls (of `call_many`: steps) whose state was kept, since the stream began or was last reset; those of the stream
+    /// it was forked or restored from count too. A call counts once its turn has succeeded, whether or not anybody took
+    /// the answer.
     pub fn position(&self) -> u64 {
         self.handle.cell.position()
     }
@@ -160,6 +165,125 @@ impl Stream {
         }
     }
 
+    /// A new stream, on the lowest free lane, that goes on from here: from the state and position after every call of
+    /// this stream made before, and after a reset made before. Those that a reaper has not flushed are not yet made.
+    /// Both streams share one row until the next turn of either, so it costs neither time nor memory of the device.
+    ///
+    /// Like the other operations on a lane it waits for room in the queue, takes no seat, and lets no later call of
+    /// this stream overtake it. Dropping its future before it is served undoes it.
+    ///
+    /// # Errors
+    /// Through the future: `Full`, `Stale`, `Closed`.
+    pub fn fork(&self) -> Operation<Stream> {
+        self.operation(Op::Fork { count: 1, streams: Vec::new() }, one_stream)
+    }
+
+    /// `fork`, waited for on this thread.
+    ///
+    /// # Errors
+    /// Those of `fork`.
+    pub fn fork_blocking(&self) -> Result<Stream, StreamError> {
+        self.operate_blocking(Op::Fork { count: 1, streams: Vec::new() }, one_stream)
+    }
+
+    /// `count` forks that all go on from here, or none.
+    ///
+    /// # Errors
+    /// Those of `fork`; `Full` when fewer than `count` lanes are free.
+    pub fn fork_many(&self, count: u32) -> Operation<Vec<Stream>> {
+        self.operation(Op::Fork { count, streams: Vec::new() }, all_streams)
+    }
+
+    /// `fork_many`, waited for on this thread.
+    ///
+    /// # Errors
+    /// Those of `fork_many`.
+    pub fn fork_many_blocking(&self, count: u32) -> Result<Vec<Stream>, StreamError> {
+        self.operate_blocking(Op::Fork { count, streams: Vec::new() }, all_streams)
+    }
+
+    /// Keeps the state and the position that a fork would go on from. Nothing is copied; the row is one of those that
+    /// the builder's `checkpoints` reserved.
+    ///
+    /// # Errors
+    /// Through the future: `NoCheckpoint` when that many are held, `Stale`, `Closed`.
+    pub fn checkpoint(&self) -> Operation<Checkpoint> {
+        self.operation(Op::Checkpoint(None), checkpoint)
+    }
+
+    /// `checkpoint`, waited for on this thread.
+    ///
+    /// # Errors
+    /// Those of `checkpoint`.
+    pub fn checkpoint_blocking(&self) -> Result<Checkpoint, StreamError> {
+        self.operate_blocking(Op::Checkpoint(None), checkpoint)
+    }
+
+    /// Goes back, or over, to the state and position of `to`, which may have been taken of any stream of this runnable:
+    /// holds for every call made from now on, and for none made before. The checkpoint stays.
+    ///
+    /// # Errors
+    /// Through the future: `Invalid` when the checkpoint is of another runnable, `Stale`, `Closed`.
+    pub fn rollback(&self, to: &Checkpoint) -> Operation<()> {
+        match self.check_checkpoint(to) {
+            Ok(()) => self.operation(Op::Rollback(to.clone()), |_| ()),
+            Err(error) => Operation { state: State::Refused(error), take: |_| () },
+        }
+    }
+
+    /// `rollback`, waited for on this thread.
+    ///
+    /// # Errors
+    /// Those of `rollback`.
+    pub fn rollback_blocking(&self, to: &Checkpoint) -> Result<(), StreamError> {
+        self.check_checkpoint(to)?;
+        self.operate_blocking(Op::Rollback(to.clone()), |_| ())
+    }
+
+    /// The state and the position that a fork would go on from, as bytes: versioned, checksummed, no longer than
+    /// [`SNAPSHOT_BYTES_MAX`](super::SNAPSHOT_BYTES_MAX), and of this model alone. [`Runnable::restore`] makes a stream
+    /// of them, in another process or on another device too. Other streams wait while the row is read, and at the first
+    /// snapshot of a runnable while its model's identity is computed.
+    ///
+    /// [`Runnable::restore`]: super::Runnable::restore
+    ///
+    /// # Errors
+    /// Through the future: `Snapshot` when the model gives no access to its rows or they are too large, `Stale`,
+    /// `Closed`.
+    pub fn snapshot(&self) -> Operation<Vec<u8>> {
+        self.operation(Op::Snapshot(Vec::new()), snapshot)
+    }
+
+    /// `snapshot`, waited for on this thread.
+    ///
+    /// # Errors
+    /// Those of `snapshot`.
+    pub fn snapshot_blocking(&self) -> Result<Vec<u8>, StreamError> {
+        self.operate_blocking(Op::Snapshot(Vec::new()), snapshot)
+    }
+
+    fn check_checkpoint(&self, to: &Checkpoint) -> Result<(), StreamError> {
+        if to.is_of(&self.handle.shared) {
+            return Ok(());
+        }
+        Err(InputError::ForeignCheckpoint { lane: self.lane() }.into())
+    }
+
+    fn operation<T>(&self, op: Op, take: fn(Op) -> T) -> Operation<T> {
+        Operation { state: self.submit(self.job_of(op), self.span()), take }
+    }
+
+    fn operate_blocking<T>(&self, op: Op, take: fn(Op) -> T) -> Result<T, StreamError> {
+        self.run_or_wait(self.job_of(op)).and_then(|job| came_of(job, take))
+    }
+
+    fn job_of(&self, op: Op) -> JobBox {
+        let mut job = self.handle.cell.take();
+        job.op = Some(op);
+        job.arrived = Instant::now();
+        job
+    }
+
     /// A job with `inputs`, once they have been checked.
     pub(super) fn job(&self, inputs: &[Value<'_>]) -> Result<JobBox, StreamError> {
         check_inputs(&self.handle.cell.model.signature, inputs)?;
@@ -187,7 +311,7 @@ impl Stream {
         Pending { handle: Arc::clone(&self.handle), ticket: Some(Arc::clone(&job.ticket)), span }
     }
 
-    /// For hosts that collect spans; it costs nothing when nobody does.
+    /// Of a call, or of what stands in line like one, for hosts that collect spans; it costs nothing when nobody does.
     fn span(&self) -> Span {
         debug_span!("call", model = %self.handle.shared.info.signature.name, lane = self.lane().index())
     }
@@ -347,6 +471,54 @@ impl Future for CallMany {
     }
 }
 
+/// The future of an operation on a stream's lane. Needs no particular executor.
+#[must_use = "dropping an operation takes it out of the queue"]
+pub struct Operation<T> {
+    state: State,
+    take: fn(Op) -> T,
+}
+
+impl<T> Future for Operation<T> {
+    type Output = Result<T, StreamError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let take = self.take;
+        Pin::new(&mut self.state).poll(cx).map(|job| job.and_then(|job| came_of(job, take)))
+    }
+}
+
+/// What came of the operation of a job that was answered.
+fn came_of<T>(mut job: JobBox, take: fn(Op) -> T) -> Result<T, StreamError> {
+    let (result, op) = (std::mem::replace(&mut job.result, Ok(())), job.op.take());
+    drop(Pooled::new(job));
+    result.map(|()| take(op.expect("an operation keeps what it was")))
+}
+
+fn all_streams(op: Op) -> Vec<Stream> {
+    match op {
+        Op::Fork { streams, .. } => streams,
+        _ => unreachable!("the operation was a fork"),
+    }
+}
+
+fn one_stream(op: Op) -> Stream {
+    all_streams(op).pop().expect("a fork of one gave one")
+}
+
+fn checkpoint(op: Op) -> Checkpoint {
+    match op {
+        Op::Checkpoint(Some(checkpoint)) => checkpoint,
+        _ => unreachable!("the operation was a checkpoint, and succeeded"),
+    }
+}
+
+fn snapshot(op: Op) -> Vec<u8> {
+    match op {
+        Op::Snapshot(bytes) => bytes,
+        _ => unreachable!("the operation was a snapshot"),
+    }
+}
+
 /// The result of a job that was answered.
 pub(super) fn outputs(mut job: JobBox) -> Result<Outputs, StreamError> {
     match std::mem::replace(&mut job.result, Ok(())) {
@@ -379,21 +551,45 @@ fn copy_out(job: JobBox, buffers: &mut [&mut [u8]]) -> Result<(), StreamError> {
 }
 
 /// Where a spawn and the lease that answers it meet.
-#[derive(Default)]
-pub(super) struct SpawnSlot(Mutex<SpawnState>);
+pub(super) struct SpawnSlot {
+    /// What the stream goes on from; a fresh one if nothing.
+    snapshot: Option<Sealed>,
+    state: Mutex<SpawnState>,
+}
 
-#[derive(Default)]
-struct SpawnState {
-    stream: Option<Result<Stream, StreamError>>,
-    waker: Option<Waker>,
+enum SpawnState {
+    Asked(Option<Waker>),
+    Served(Result<Stream, StreamError>),
+    /// The answer was taken, or nobody waits for it any more.
+    Over,
 }
 
 impl SpawnSlot {
-    /// Hands the stream over. Returns whom to wake, once no lock is held.
-    pub fn deliver(&self, stream: Result<Stream, StreamError>) -> Option<Waker> {
-        let mut slot = lock(&self.0);
-        slot.stream = Some(stream);
-        slot.waker.take()
+    fn new(snapshot: Option<Sealed>) -> Arc<Self> {
+        Arc::new(Self { snapshot, state: Mutex::new(SpawnState::Asked(None)) })
+    }
+
+    /// What the stream goes on from, if it is not fresh.
+    pub fn snapshot(&self) -> Option<&Sealed> {
+        self.snapshot.as_ref()
+    }
+
+    /// Hands over what `serve` leases. Nothing is leased when nobody waits any more: a lane that is held for a moment
+    /// only would show, as a caller that is not alone or as a table that is full. Returns whom to wake, once no lock is
+    /// held.
+    pub fn deliver(&self, serve: impl FnOnce() -> Result<Stream, StreamError>) -> Option<Waker> {
+        let mut slot = lock(&self.state);
+        let SpawnState::Asked(waker) = &mut *slot else { return None };
+        let waker = waker.take();
+        *slot = SpawnState::Served(serve());
+        waker
+    }
+
+    /// Nobody waits any more. Whether nobody has answered either.
+    fn abandon(&self) -> bool {
+        let state = std::mem::replace(&mut *lock(&self.state), SpawnState::Over);
+        // A stream or a waker is dropped here, with no lock held.
+        matches!(state, SpawnState::Asked(_))
     }
 }
 
@@ -406,42 +602,55 @@ pub struct Spawn {
 
 impl Spawn {
     pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        let slot = Arc::<SpawnSlot>::default();
+        Self::of(shared, SpawnSlot::new(None))
+    }
+
+    /// A spawn of a stream that goes on from `snapshot`.
+    pub(super) fn restore(shared: &Arc<Shared>, snapshot: &[u8]) -> Self {
+        match Sealed::check(snapshot) {
+            Ok(sealed) => Self::of(shared, SpawnSlot::new(Some(sealed))),
+            Err(error) => {
+                let slot = SpawnSlot::new(None);
+                slot.deliver(|| Err(error.into()));
+                Self { shared: Arc::clone(shared), slot }
+            }
+        }
+    }
+
+    fn of(shared: &Arc<Shared>, slot: Arc<SpawnSlot>) -> Self {
         if let Err((_, cause)) = shared.submit(Request::Spawn(Arc::clone(&slot))) {
-            slot.deliver(Err(closed(cause)));
+            slot.deliver(|| Err(StreamError::Closed(cause)));
         }
         Self { shared: Arc::clone(shared), slot }
     }
 
     pub(super) fn wait(self) -> Result<Stream, StreamError> {
-        block_on(self, CALLER, |spawn| lock(&spawn.slot.0).stream.is_some())
+        block_on(self, CALLER, |spawn| matches!(*lock(&spawn.slot.state), SpawnState::Served(_)))
     }
-}
-
-fn closed(cause: Arc<Closed>) -> StreamError {
-    StreamError::Closed(cause)
 }
 
 impl Future for Spawn {
     type Output = Result<Stream, StreamError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut slot = lock(&self.slot.0);
-        match slot.stream.take() {
-            Some(stream) => Poll::Ready(stream),
-            None => {
-                let _replaced = keep_waker(&mut slot.waker, cx);
-                drop(slot);
-                Poll::Pending
-            }
+        let mut slot = lock(&self.slot.state);
+        if let SpawnState::Asked(waker) = &mut *slot {
+            let _replaced = keep_waker(waker, cx);
+            drop(slot);
+            return Poll::Pending;
+        }
+        match std::mem::replace(&mut *slot, SpawnState::Over) {
+            SpawnState::Served(stream) => Poll::Ready(stream),
+            // Polled after it has answered.
+            SpawnState::Asked(_) | SpawnState::Over => Poll::Pending,
         }
     }
 }
 
 impl Drop for Spawn {
     fn drop(&mut self) {
-        // One that is served meanwhile is dropped with the slot, which gives its lane back.
-        if Arc::strong_count(&self.slot) > 1 {
+        // First the slot, so that no lane is leased from here on; then the queue.
+        if self.slot.abandon() {
             lock(&self.shared.queue).remove_spawn(&self.slot);
         }
     }

@@ -2,12 +2,13 @@
 //!
 //! `lease() --> lane2, generation 7 --seat()--> one seat of this turn --commit(row5)--> ... --release()--> lane2 is free`
 //!
-//! - A lane has at most one lease, and at most one seat per turn.
+//! - A lane has at most one lease, and at most one seat per turn. With several turns in flight it may have one in each:
+//!   `ahead` is where they lead if they all succeed, and what the next seat reads.
 //! - A generation is never given twice: what an earlier holder of a lane still sends is told from its new holder's.
 //! - `free` and the taken lanes are disjoint; together they are `0..lanes`.
 //! - Not here: which rows are free (`rows`), and what to do when all lanes are held (the caller).
 
-use super::model::RowId;
+use super::model::{RowId, SeatRows};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -29,7 +30,7 @@ impl fmt::Display for LaneId {
 }
 
 /// A lane as one holder knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lease {
     pub lane: LaneId,
     pub generation: u64,
@@ -51,9 +52,17 @@ struct Lane {
     taken: bool,
     generation: u64,
     row: RowId,
-    /// The last reset that took effect; see `Lane::read`.
+    /// The last reset that took effect; see `LaneTable::seat`.
     epoch: u64,
+    ahead: Ahead,
     seated_in: u64,
+}
+
+/// Row and epoch once the seats in flight have committed; those of the lane when it has none.
+#[derive(Clone, Copy)]
+struct Ahead {
+    row: RowId,
+    epoch: u64,
 }
 
 pub(super) struct LaneTable {
@@ -63,10 +72,17 @@ pub(super) struct LaneTable {
     turn: u64,
 }
 
+impl Lane {
+    fn fresh(generation: u64, initial: RowId) -> Self {
+        let ahead = Ahead { row: initial, epoch: 0 };
+        Self { taken: true, generation, row: initial, epoch: 0, ahead, seated_in: 0 }
+    }
+}
+
 impl LaneTable {
     /// `lanes` free lanes; a fresh lease points at `initial`.
     pub fn new(lanes: u32, initial: RowId) -> Self {
-        let lane = Lane { taken: false, generation: 0, row: initial, epoch: 0, seated_in: 0 };
+        let lane = Lane { taken: false, ..Lane::fresh(0, initial) };
         Self { lanes: vec![lane; lanes as usize], free: (0..lanes).collect(), initial, turn: 1 }
     }
 
@@ -75,7 +91,7 @@ impl LaneTable {
         let index = self.free.pop_first()?;
         let lane = &mut self.lanes[index as usize];
         let generation = lane.generation + 1;
-        *lane = Lane { taken: true, generation, row: self.initial, epoch: 0, seated_in: 0 };
+        *lane = Lane::fresh(generation, self.initial);
         Some(Lease { lane: LaneId(index), generation })
     }
 
@@ -99,20 +115,65 @@ impl LaneTable {
         self.lanes[lane.index()].seated_in == self.turn
     }
 
-    /// Gives the lane a seat in this turn, and the row that the seat reads: the initial one if the stream was reset
-    /// since its last commit, that is if `epoch` is past the lane's.
-    pub fn seat(&mut self, lease: Lease, epoch: u64) -> Result<RowId, LaneError> {
+    /// Gives the lane a seat in this turn, and its rows: it reads where the seats in flight lead, or the initial row if
+    /// the stream was reset since, that is if `epoch` is past theirs; it writes what `take` gives.
+    pub fn seat(&mut self, lease: Lease, epoch: u64, take: impl FnOnce() -> RowId) -> Result<SeatRows, LaneError> {
         self.check(lease)?;
         let lane = &mut self.lanes[lease.lane.index()];
         if lane.seated_in == self.turn {
             return Err(LaneError::Twice);
         }
         lane.seated_in = self.turn;
+        let read = if epoch > lane.ahead.epoch { self.initial } else { lane.ahead.row };
+        let write = take();
+        lane.ahead = Ahead { row: write, epoch: lane.ahead.epoch.max(epoch) };
+        Ok(SeatRows { read, write })
+    }
+
+    /// A seat of the lane came to nothing: it leads to where the lane is. `follow` then adds the seats in flight that
+    /// still stand.
+    pub fn rewind(&mut self, lease: Lease) {
+        if self.check(lease).is_ok() {
+            let lane = &mut self.lanes[lease.lane.index()];
+            lane.ahead = Ahead { row: lane.row, epoch: lane.epoch };
+        }
+    }
+
+    /// A seat in flight leads the lane to `row`.
+    pub fn follow(&mut self, lease: Lease, row: RowId, epoch: u64) {
+        if self.check(lease).is_ok() {
+            let lane = &mut self.lanes[lease.lane.index()];
+            lane.ahead = Ahead { row, epoch: lane.ahead.epoch.max(epoch) };
+        }
+    }
+
+    /// The row that holds the stream's state, which no seat in flight leads on: the initial one if it was reset since its
+    /// last commit, that is if `epoch` is past the lane's.
+    pub fn row(&self, lease: Lease, epoch: u64) -> Result<RowId, LaneError> {
+        self.check(lease)?;
+        let lane = &self.lanes[lease.lane.index()];
         Ok(if epoch > lane.epoch { self.initial } else { lane.row })
     }
 
-    /// Points the lane at `row`, which its seat wrote. Returns the row to free: the one it pointed at before, or
-    /// `row` itself if the lane has another holder by now.
+    /// Points a lane that no seat in flight leads on at `row`. Returns the row to free.
+    pub fn place(&mut self, lease: Lease, row: RowId, epoch: u64) -> Option<RowId> {
+        let left = self.commit(lease, row, epoch);
+        self.rewind(lease);
+        left
+    }
+
+    /// The lane gets no seat in this turn: what follows in its queue has to wait for another.
+    pub fn pass_over(&mut self, lane: LaneId) {
+        self.lanes[lane.index()].seated_in = self.turn;
+    }
+
+    /// Lanes that nobody holds.
+    pub fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Points the lane at `row`, which its seat wrote, or which an operation moves it to. Returns the row to free: the
+    /// one it pointed at before, or `row` itself if the lane has another holder by now.
     pub fn commit(&mut self, lease: Lease, row: RowId, epoch: u64) -> Option<RowId> {
         if self.check(lease).is_err() {
             return Some(row);
@@ -166,9 +227,10 @@ mod tests {
                         let index = at % held.len();
                         let (lease, row) = &mut held[index];
                         table.next_turn();
-                        prop_assert_eq!(table.seat(*lease, 0), Ok(*row));
-                        prop_assert_eq!(table.seat(*lease, 0), Err(LaneError::Twice));
                         let wrote = RowId(1000 + step as u32);
+                        let rows = SeatRows { read: *row, write: wrote };
+                        prop_assert_eq!(table.seat(*lease, 0, || wrote), Ok(rows));
+                        prop_assert_eq!(table.seat(*lease, 0, none), Err(LaneError::Twice));
                         prop_assert_eq!(table.commit(*lease, wrote, 0), (*row != INITIAL).then_some(*row));
                         *row = wrote;
                     }
@@ -185,7 +247,7 @@ mod tests {
                         other.lane == lease.lane && other.generation > lease.generation
                     });
                     let expected = if is_last { LaneError::NotTaken } else { LaneError::Stale };
-                    prop_assert_eq!(table.seat(*lease, 0), Err(expected));
+                    prop_assert_eq!(table.seat(*lease, 0, none), Err(expected));
                     prop_assert!(!table.is_seated(lease.lane));
                     prop_assert_eq!(table.commit(*lease, RowId(7), 0), Some(RowId(7)));
                 }
@@ -193,14 +255,27 @@ mod tests {
         }
     }
 
+    /// A lane that is not seated takes no row.
+    fn none() -> RowId {
+        panic!("a row was taken")
+    }
+
+    /// Seats `lease` to write `write`; the row it reads.
+    fn seat(table: &mut LaneTable, lease: Lease, epoch: u64, write: u32) -> RowId {
+        table.next_turn();
+        let rows = table.seat(lease, epoch, || RowId(write)).unwrap();
+        assert_eq!(rows.write, RowId(write));
+        rows.read
+    }
+
     #[test]
     fn refuses_a_lane_nobody_took() {
         let mut table = LaneTable::new(2, INITIAL);
         let never = Lease { lane: LaneId(1), generation: 1 };
-        assert_eq!(table.seat(never, 0), Err(LaneError::NotTaken));
+        assert_eq!(table.seat(never, 0, none), Err(LaneError::NotTaken));
         let lease = table.lease().unwrap();
         table.release(lease).unwrap();
-        assert_eq!(table.seat(lease, 0), Err(LaneError::NotTaken));
+        assert_eq!(table.seat(lease, 0, none), Err(LaneError::NotTaken));
         assert_eq!(table.release(lease), Err(LaneError::NotTaken));
     }
 
@@ -213,25 +288,49 @@ mod tests {
         assert_eq!(second.lane, first.lane);
         assert_eq!(table.release(first), Err(LaneError::Stale));
         assert_eq!(table.lease(), None, "the second holder keeps it");
-        assert_eq!(table.seat(second, 0), Ok(INITIAL));
+        assert_eq!(seat(&mut table, second, 0, 1), INITIAL);
     }
 
     #[test]
     fn a_reset_reads_the_initial_row_until_it_commits() {
         let mut table = LaneTable::new(1, INITIAL);
         let lease = table.lease().unwrap();
-        table.seat(lease, 0).unwrap();
+        assert_eq!(seat(&mut table, lease, 0, 1), INITIAL);
         assert_eq!(table.commit(lease, RowId(1), 0), None);
         // Reset, and the turn fails: the lane is untouched, and the next call starts over again.
         for _ in 0..2 {
-            table.next_turn();
-            assert_eq!(table.seat(lease, 1), Ok(INITIAL));
+            assert_eq!(seat(&mut table, lease, 1, 2), INITIAL);
+            table.rewind(lease);
         }
+        assert_eq!(seat(&mut table, lease, 1, 2), INITIAL);
         assert_eq!(table.commit(lease, RowId(2), 1), Some(RowId(1)));
-        table.next_turn();
-        assert_eq!(table.seat(lease, 1), Ok(RowId(2)));
+        assert_eq!(seat(&mut table, lease, 1, 3), RowId(2));
+        table.rewind(lease);
         // A call that was made before the reset and queued after it does not reset again.
-        table.next_turn();
-        assert_eq!(table.seat(lease, 0), Ok(RowId(2)));
+        assert_eq!(seat(&mut table, lease, 0, 3), RowId(2));
+    }
+
+    #[test]
+    fn a_seat_reads_where_those_in_flight_lead() {
+        let mut table = LaneTable::new(1, INITIAL);
+        let lease = table.lease().unwrap();
+        let reads = [seat(&mut table, lease, 0, 1), seat(&mut table, lease, 0, 2), seat(&mut table, lease, 1, 3)];
+        assert_eq!(reads, [INITIAL, RowId(1), INITIAL]);
+        assert_eq!(seat(&mut table, lease, 1, 4), RowId(3), "the reset is one of those in flight");
+        assert_eq!(table.commit(lease, RowId(1), 0), None);
+        // The second fails; the two after the reset still stand.
+        table.rewind(lease);
+        table.follow(lease, RowId(3), 1);
+        table.follow(lease, RowId(4), 1);
+        assert_eq!(seat(&mut table, lease, 1, 5), RowId(4));
+        assert_eq!(table.commit(lease, RowId(3), 1), Some(RowId(1)));
+        assert_eq!(table.commit(lease, RowId(4), 1), Some(RowId(3)));
+        // None of them leads the next holder anywhere.
+        table.release(lease).unwrap();
+        let next = table.lease().unwrap();
+        assert_eq!(table.commit(lease, RowId(5), 1), Some(RowId(5)));
+        table.rewind(lease);
+        table.follow(lease, RowId(5), 1);
+        assert_eq!(seat(&mut table, next, 0, 6), INITIAL);
     }
 }

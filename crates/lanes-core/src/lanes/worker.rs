@@ -2,15 +2,21 @@
 //!
 //! ```text
 //! submit --push--> queue --wake--> worker --lock engine--> turns --unlock--> wakers
+//! a turn in flight ends -nudge-------^
 //! a blocked caller alone ---------------lock engine--> one turn (no queue, no other thread)
 //! ```
 //!
 //! - The engine's lock is the baton. Locks are taken in the order engine, queue; whoever holds the queue may only try
 //!   the engine.
+//! - Who runs the next turn is decided under the queue's lock (`in_flight`). A caller alone to whom it fell may find the
+//!   worker still settling after a spawn or a turn: it claims the baton (`Queue::claimed`) and waits for the engine. A
+//!   settling worker waits for nobody, and one that meets a claim begins nothing and lets go, so the wait ends with what
+//!   the worker was at, which is no turn, and whoever comes meanwhile queues behind the claim.
 //! - Wakers run with no lock held; one that panics hurts nobody.
 //! - The worker is joined when the last `Runnable` is dropped, so the model is gone when that returns.
 //! - Not here: what a turn is (`turn`).
 
+use super::checkpoint::LetGo;
 use super::error::{Closed, StreamError};
 use super::job::{JobBox, ModelInfo};
 use super::knobs::Knobs;
@@ -21,8 +27,8 @@ use super::table::{LaneId, Lease};
 use super::turn::{Engine, Outbox, Step};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError};
-use std::task::Waker;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::task::{Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Instant;
 
@@ -32,22 +38,36 @@ pub(super) struct Shared {
     pub knobs: Knobs,
     pub queue: Mutex<Queue>,
     pub engine: Mutex<Engine>,
+    /// A turn is seated or claimed, and not run yet. Set with the queue locked, cleared before its answers are out: who
+    /// has one finds the baton free, or about to be.
+    pub in_flight: AtomicBool,
+    /// `Queue::claimed` has become false.
+    claim_over: Condvar,
     pub releases: Releases,
+    /// Checkpoints whose last handle is gone.
+    pub let_go: LetGo,
     pub counters: Counters,
     /// The queue's depth, for those who do not hold its lock.
     pub depth: Arc<AtomicUsize>,
-    worker: OnceLock<Thread>,
+    pub nudge: Arc<Nudge>,
+    /// `nudge`, for the completions of turns.
+    pub nudge_waker: Waker,
 }
 
 impl Shared {
     pub fn new(engine: Engine, info: Arc<ModelInfo>, knobs: Knobs) -> Self {
         let depth = Arc::<AtomicUsize>::default();
+        let nudge = Arc::<Nudge>::default();
         Self {
             queue: Mutex::new(Queue::new(knobs.queue, knobs.lanes, Arc::clone(&depth))),
             engine: Mutex::new(engine),
+            in_flight: AtomicBool::new(false),
+            claim_over: Condvar::new(),
             releases: Releases::new(knobs.lanes),
+            let_go: LetGo::new(knobs.checkpoints),
             counters: Counters::new(&info.signature.name),
-            worker: OnceLock::new(),
+            nudge_waker: Waker::from(Arc::clone(&nudge)),
+            nudge,
             depth,
             info,
             knobs,
@@ -67,11 +87,7 @@ impl Shared {
             return Err((request, cause));
         }
         queue.admit(request);
-        let wakes = queue.wakes(self.full_turn());
-        drop(queue);
-        if wakes {
-            self.wake_worker();
-        }
+        self.let_go(queue);
         Ok(())
     }
 
@@ -86,11 +102,7 @@ impl Shared {
             return Err((job, StreamError::Busy { depth: queue.depth() }));
         }
         queue.admit(Request::Call(job));
-        let wakes = queue.wakes(self.full_turn());
-        drop(queue);
-        if wakes {
-            self.wake_worker();
-        }
+        self.let_go(queue);
         Ok(())
     }
 
@@ -104,11 +116,7 @@ impl Shared {
         for job in jobs.drain(..) {
             queue.admit(Request::Call(job));
         }
-        let wakes = queue.wakes(self.full_turn());
-        drop(queue);
-        if wakes {
-            self.wake_worker();
-        }
+        self.let_go(queue);
         Ok(())
     }
 
@@ -117,16 +125,13 @@ impl Shared {
     pub fn run_alone(self: &Arc<Self>, job: JobBox) -> Result<JobBox, JobBox> {
         let queue = lock(&self.queue);
         let is_alone = queue.depth() == 0 && queue.waiting() == 0 && queue.closed().is_none();
-        if !is_alone || self.releases.live() != 1 {
+        if !is_alone || self.releases.live() != 1 || self.in_flight.load(Ordering::Acquire) {
             return Err(job);
         }
-        let mut engine = match self.engine.try_lock() {
-            Ok(engine) => engine,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(job),
-        };
-        drop(queue);
+        self.in_flight.store(true, Ordering::Release);
+        let mut engine = self.take_baton(queue);
         let job = engine.run_alone(self, job);
+        self.in_flight.store(false, Ordering::Release);
         let mut wakers = Vec::new();
         engine.take_wakers(&mut wakers);
         drop(engine);
@@ -134,10 +139,38 @@ impl Shared {
         Ok(job)
     }
 
-    pub fn wake_worker(&self) {
-        if let Some(worker) = self.worker.get() {
-            worker.unpark();
+    /// Ends an admission: unlocks the queue, then wakes the worker if what is queued now should. Never the other way
+    /// round, or the worker would wake to wait for the lock.
+    fn let_go(&self, mut queue: MutexGuard<'_, Queue>) {
+        let wakes = queue.wakes(self.full_turn());
+        drop(queue);
+        if wakes {
+            self.wake_worker();
         }
+    }
+
+    /// The engine, for a caller that has just set `in_flight`: it is free, or whoever had the turn before settles.
+    fn take_baton(&self, mut queue: MutexGuard<'_, Queue>) -> MutexGuard<'_, Engine> {
+        match self.engine.try_lock() {
+            Ok(engine) => return engine,
+            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => queue.claimed = true,
+        }
+        drop(queue);
+        let engine = lock(&self.engine);
+        lock(&self.queue).claimed = false;
+        self.claim_over.notify_one();
+        engine
+    }
+
+    /// Waits until the claimant has the engine: the lock itself would let the worker have it again and again.
+    fn wait_for_claimant(&self) {
+        let queue = lock(&self.queue);
+        drop(self.claim_over.wait_while(queue, |queue| queue.claimed).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub fn wake_worker(&self) {
+        self.nudge.unpark();
     }
 
     /// Takes a reading of the counters.
@@ -149,6 +182,46 @@ impl Shared {
         stats.lanes = self.knobs.lanes;
         stats.lanes_taken = self.releases.live() as u32;
         stats
+    }
+}
+
+/// How a turn in flight wakes the worker.
+#[derive(Default)]
+pub(super) struct Nudge {
+    /// A turn has ended since the worker last looked. Set before the thread is woken, so that it is seen by a worker whose
+    /// wake-up went to something else.
+    ended: AtomicBool,
+    worker: OnceLock<Thread>,
+}
+
+impl Nudge {
+    /// The worker is about to look at the turns in flight.
+    pub fn look(&self) {
+        // Most often none has ended, and then nothing is written.
+        if self.has_ended() {
+            self.ended.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    fn unpark(&self) {
+        if let Some(worker) = self.worker.get() {
+            worker.unpark();
+        }
+    }
+}
+
+impl Wake for Nudge {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.unpark();
     }
 }
 
@@ -210,7 +283,7 @@ impl Owner {
         let worker = Arc::clone(&shared);
         let thread = thread::Builder::new().name(name).spawn(move || work(&worker))?;
         // The worker may have gone to sleep before this: it is woken by its own handle from here on.
-        let _ = shared.worker.set(thread.thread().clone());
+        let _ = shared.nudge.worker.set(thread.thread().clone());
         thread.thread().unpark();
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -235,7 +308,7 @@ impl Drop for Owner {
 }
 
 fn work(shared: &Arc<Shared>) {
-    let mut wakers = Vec::new();
+    let mut wakers = Vec::with_capacity(shared.knobs.max_seats as usize);
     loop {
         let mut engine = lock(&shared.engine);
         let step = engine.step(shared, Instant::now());
@@ -245,14 +318,16 @@ fn work(shared: &Arc<Shared>) {
         match step {
             Step::Ran => {}
             Step::Idle => sleep_idle(shared),
+            Step::Occupied => sleep_occupied(shared),
             Step::Lingering(until) => sleep_until(shared, until),
+            Step::Claimed => shared.wait_for_claimant(),
             Step::Stopped => return,
         }
     }
 }
 
 fn sleep_idle(shared: &Shared) {
-    if DRIVER.look(|| shared.depth.load(Ordering::Acquire) > 0) {
+    if DRIVER.look(|| shared.depth.load(Ordering::Acquire) > 0 || shared.nudge.has_ended()) {
         return;
     }
     let mut queue = lock(&shared.queue);
@@ -260,20 +335,38 @@ fn sleep_idle(shared: &Shared) {
         return;
     }
     queue.sleeper = Sleeper::Idle;
-    drop(queue);
-    thread::park();
-    lock(&shared.queue).sleeper = Sleeper::Awake;
+    sleep(shared, queue, None);
+}
+
+fn sleep_occupied(shared: &Shared) {
+    if DRIVER.look(|| shared.nudge.has_ended()) {
+        return;
+    }
+    let mut queue = lock(&shared.queue);
+    queue.sleeper = Sleeper::Occupied;
+    sleep(shared, queue, None);
 }
 
 fn sleep_until(shared: &Shared, until: Instant) {
     let mut queue = lock(&shared.queue);
-    queue.sleeper = Sleeper::Lingering;
-    if queue.closed().is_some() || queue.wakes(shared.full_turn()) {
-        queue.sleeper = Sleeper::Awake;
+    if queue.closed().is_some() {
         return;
     }
+    queue.sleeper = Sleeper::Lingering;
+    sleep(shared, queue, Some(until));
+}
+
+/// Sleeps until what `queue.sleeper` waits for, or a turn ends.
+fn sleep(shared: &Shared, mut queue: MutexGuard<'_, Queue>, until: Option<Instant>) {
+    let is_due = queue.wakes(shared.full_turn());
     drop(queue);
-    thread::park_timeout(until.saturating_duration_since(Instant::now()));
+    // Whatever comes from here on wakes this thread.
+    if !is_due && !shared.nudge.has_ended() {
+        match until {
+            Some(until) => thread::park_timeout(until.saturating_duration_since(Instant::now())),
+            None => thread::park(),
+        }
+    }
     lock(&shared.queue).sleeper = Sleeper::Awake;
 }
 

@@ -388,5 +388,5 @@ pub(super) fn sized(label: &str, bytes: usize) -> Result<(), DeviceError> {
 /// `bytes` of a region, in f32s.
 fn floats(region: &Region, bytes: usize) -> Result<usize, DeviceError> {
     let whole = || invalid(format!("{region:?} is not whole f32s"));
-    (bytes % 4 == 0).then_some(bytes / 4).ok_or_else(whole)
+    bytes.is_multiple_of(4).then_some(bytes / 4).ok_or_else(whole)
 }

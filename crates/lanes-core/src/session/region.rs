@@ -84,7 +84,7 @@ impl Weights {
         }
         let bytes = self.bytes();
         let value = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        (bytes.len() % 4 == 0).then(|| self.floats.get_or_init(|| bytes.chunks_exact(4).map(value).collect()))
+        bytes.len().is_multiple_of(4).then(|| self.floats.get_or_init(|| bytes.chunks_exact(4).map(value).collect()))
     }
 }
 

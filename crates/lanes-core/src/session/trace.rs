@@ -72,17 +72,17 @@ impl Trace {
             self.dropped
         );
         for (thread, name) in [(1, "turns"), (2, "commands")] {
-            let _ = write!(
+            let _ = writeln!(
                 text,
-                "{{\"ph\":\"M\",\"pid\":1,\"tid\":{thread},\"name\":\"thread_name\",\"args\":{{\"name\":\"{name}\"}}}},\n"
+                "{{\"ph\":\"M\",\"pid\":1,\"tid\":{thread},\"name\":\"thread_name\",\"args\":{{\"name\":\"{name}\"}}}},"
             );
         }
         for event in &self.events {
             let (thread, category) = if event.is_turn { (1, "turn") } else { (2, "command") };
             let micros = |time: Duration| format!("{}.{:03}", time.as_micros(), time.as_nanos() % 1000);
-            let _ = write!(
+            let _ = writeln!(
                 text,
-                "{{\"ph\":\"X\",\"pid\":1,\"tid\":{thread},\"cat\":\"{category}\",\"name\":\"{}\",\"ts\":{},\"dur\":{}}},\n",
+                "{{\"ph\":\"X\",\"pid\":1,\"tid\":{thread},\"cat\":\"{category}\",\"name\":\"{}\",\"ts\":{},\"dur\":{}}},",
                 Escaped(&event.name),
                 micros(event.start),
                 micros(event.length)

@@ -239,9 +239,17 @@ fn bind_way(
             && !fits(dims, lane, shape)
         {
             let lane = lane.map_or("which has no lane axis".into(), |axis| format!("whose lane axis is {axis}"));
+            let (what, accepted) = match role {
+                Role::State if options.init.contains_key(&input.name) => {
+                    (format!("--init {}: the value's", input.name), "; one lane's value, or a number, is accepted")
+                }
+                Role::Fixed => {
+                    (format!("--fix {}: the value's", input.name), "; a value like that, or a number, is accepted")
+                }
+                _ => (format!("input {}: a seat's", input.name), ""),
+            };
             return Err(ModelError::option(format!(
-                "input {}: a seat's shape is {shape:?}, and the model declares {}, {lane}",
-                input.name,
+                "{what} shape is {shape:?}, and the model declares {}, {lane}{accepted}",
                 input.shape()
             )));
         }

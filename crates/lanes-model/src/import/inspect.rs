@@ -99,9 +99,12 @@ const ASSUMED: [usize; 8] = [512, 576, 1, 16, 64, 160, 1024, 4096];
 
 fn inspect_file(file: &OnnxFile, name: String, options: &ImportOptions) -> Result<Inspection, ModelError> {
     // What an import fails on before it looks at a node is said, not thrown.
+    let declared = Plan::declared(file)?;
+    let foreign = declared.check_opset().err().map(|error| error.to_string());
     let (plan, why) = match Plan::read(file, options) {
         Ok(plan) => (plan, None),
-        Err(error @ ModelError::States { .. }) => (Plan::declared(file)?, Some(error.to_string())),
+        Err(_) if foreign.is_some() => (declared, None),
+        Err(error @ ModelError::States { .. }) => (declared, Some(error.to_string())),
         Err(error) => return Err(error),
     };
     let attempt = attempt(&plan, &name, options)?;
@@ -116,6 +119,9 @@ fn inspect_file(file: &OnnxFile, name: String, options: &ImportOptions) -> Resul
     } else if why.is_none() {
         why = attempt.error.clone().or_else(|| check_pairs(&plan, way, built).err().map(|error| error.to_string()));
     }
+    // Nothing that was followed holds where operators may mean something else.
+    let known = foreign.is_none();
+    let why = foreign.or(why);
     let inputs = plan.inputs.iter().zip(&way.inputs).map(|(input, bound)| PortInspection {
         name: input.name.clone(),
         dtype: input.dtype,
@@ -178,7 +184,7 @@ fn inspect_file(file: &OnnxFile, name: String, options: &ImportOptions) -> Resul
         inputs: inputs.collect(),
         outputs: outputs.collect(),
         states: states.collect(),
-        lane_independent: built.mixes.is_none() && folded,
+        lane_independent: built.mixes.is_none() && folded && known,
         why,
         per_lane: built.per_lane.clone(),
         ops,

@@ -117,6 +117,7 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn read(file: &'a OnnxFile, options: &ImportOptions) -> Result<Self, ModelError> {
         let mut plan = Self::declared(file)?;
+        plan.check_opset()?;
         let free: Vec<Declared> =
             plan.inputs.iter().filter(|input| !options.fix.contains_key(&input.name)).cloned().collect();
         plan.pairs = states::pair(&free, &plan.outputs, options)?;
@@ -134,18 +135,24 @@ impl<'a> Plan<'a> {
         let graph = model.graph.as_ref().ok_or_else(|| ModelError::malformed("the model has no graph"))?;
         let default = model.opset_import.iter().find(|set| matches!(set.domain.as_str(), "" | "ai.onnx"));
         let opset = default.map_or(0, |set| set.version);
-        if !OPSETS.contains(&opset) {
-            return Err(ModelError::malformed(format!(
-                "the model is written in operator set {opset}; {} to {} are supported",
-                OPSETS.start(),
-                OPSETS.end()
-            )));
-        }
         let (inputs, outputs) = declared::read(graph)?;
         if outputs.is_empty() {
             return Err(ModelError::malformed("the model has no outputs"));
         }
         Ok(Self { model, data: &file.data, opset, inputs, outputs, pairs: Vec::new() })
+    }
+
+    /// Whether its operators mean what this import reads them as.
+    fn check_opset(&self) -> Result<(), ModelError> {
+        if OPSETS.contains(&self.opset) {
+            return Ok(());
+        }
+        Err(ModelError::malformed(format!(
+            "the model is written in operator set {}; {} to {} are supported",
+            self.opset,
+            OPSETS.start(),
+            OPSETS.end()
+        )))
     }
 
     fn input(&self, name: &str) -> Option<(usize, &Declared)> {

@@ -5,19 +5,22 @@
 //! - A view has no home of its own; it is its operand's home, seen differently. Where strides cannot say that, it is
 //!   copied once.
 //! - A concatenation or a pad whose pieces all live in it already costs nothing.
+//! - Not here: products (`contract`), and views as runs of bytes (`runs`).
 
+mod contract;
+mod runs;
+
+use self::runs::{regions, reordered, runs};
 use super::LowerError;
 use super::expr::Expr;
 use super::fuse::fuse;
 use super::kernels::{self, Operand};
 use super::mid::{Mid, MidId, MidNode, MidOp};
 use super::rewrite::rewrite;
-use super::view::{View, loops};
+use super::view::View;
 use crate::graph::ValueId;
 use crate::model::Model;
-use lanes_core::plan::{
-    Access, Argument, Command, Contraction, KernelId, Plan, Region, Scalar, Storage, StorageId, Term,
-};
+use lanes_core::plan::{Access, Argument, Command, KernelId, Plan, Region, Scalar, Storage, StorageId};
 use lanes_core::{DType, Scope, Signature};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -27,8 +30,6 @@ use std::sync::Arc;
 const COPIES_MOST: usize = 4;
 /// More products than this for one operation mean that its operand is copied into order first.
 const PRODUCTS_MOST: usize = 64;
-/// Regions of one kernel argument, at most; beyond it they are declared as one.
-const REGIONS_MOST: usize = 64;
 
 /// A model as a plan.
 #[derive(Clone, Debug)]
@@ -76,24 +77,6 @@ pub fn lower(model: &Model) -> Result<Lowered, LowerError> {
     }
     let reasons = emitter.refusals(signature.outputs.len());
     Ok(Lowered { plan: emitter.plan, signature, reasons })
-}
-
-/// One row's bytes, given row-major, in the order of `row`, which is contiguous.
-fn reordered(initial: &[u8], row: &View, size: usize) -> Arc<[u8]> {
-    let mut bytes = vec![0; initial.len()];
-    let mut index = vec![0; row.shape.len()];
-    for element in initial.chunks_exact(size) {
-        let at: usize = index.iter().zip(&row.strides).map(|(&i, &s): (&usize, &isize)| i * s.unsigned_abs()).sum();
-        bytes[at * size..][..size].copy_from_slice(element);
-        for axis in (0..index.len()).rev() {
-            index[axis] += 1;
-            if index[axis] < row.shape[axis] {
-                break;
-            }
-            index[axis] = 0;
-        }
-    }
-    bytes.into()
 }
 
 /// Where a value lies.
@@ -828,190 +811,6 @@ impl Emitter {
         });
         Ok(())
     }
-
-    /// A place for `id` that a product can read: no stride or offset below zero.
-    fn readable(&mut self, id: MidId) -> Result<Home, LowerError> {
-        let home = self.home(id)?;
-        if home.view.strides.iter().zip(&home.view.shape).all(|(&stride, &extent)| stride >= 0 || extent == 1) {
-            return Ok(home);
-        }
-        self.in_order(id, &home)
-    }
-
-    fn in_order(&mut self, id: MidId, home: &Home) -> Result<Home, LowerError> {
-        let order: Vec<usize> = (0..home.view.shape.len()).collect();
-        let own = self.scratch(id, &order);
-        self.copy(id, home, &own)?;
-        Ok(own)
-    }
-
-    fn linear(
-        &mut self,
-        node: &MidNode,
-        weights: &[Arc<[f32]>],
-        bias: Option<&Arc<[f32]>>,
-        activation: lanes_core::plan::Activation,
-        to: &Home,
-    ) -> Result<(), LowerError> {
-        let last = to.view.shape.len() - 1;
-        let n = to.view.shape[last];
-        let mut used = Vec::new();
-        for (&input, matrix) in node.inputs.iter().zip(weights) {
-            // A zero operand adds nothing: the first step of a recurrence without an initial state.
-            let zero =
-                self.mid.constants.get(&input).is_some_and(|tensor| tensor.bytes().iter().all(|&byte| byte == 0));
-            if !(zero && matrix.iter().all(|w| w.is_finite()) && node.inputs.len() > 1) {
-                used.push((self.readable(input)?, input, matrix));
-            }
-        }
-        let lead = |view: &View| View {
-            shape: view.shape[..last].to_vec(),
-            strides: view.strides[..last].to_vec(),
-            offset: view.offset,
-        };
-        let walked = |used: &[(Home, MidId, &Arc<[f32]>)]| {
-            let leads: Vec<View> =
-                std::iter::once(lead(&to.view)).chain(used.iter().map(|(home, _, _)| lead(&home.view))).collect();
-            loops(&leads.iter().collect::<Vec<_>>())
-        };
-        let mut steps = walked(&used);
-        if steps.iter().rev().skip(1).map(|step| step.extent).product::<usize>() > PRODUCTS_MOST {
-            for (home, input, _) in &mut used {
-                *home = self.in_order(*input, home)?;
-            }
-            steps = walked(&used);
-        }
-        let inner = steps.pop();
-        let positions = inner.as_ref().map_or(1, |step| step.extent);
-        let stride = |n: usize| inner.as_ref().map_or(0, |step| step.strides[n].unsigned_abs());
-        let matrix: Arc<[f32]> = match used[..] {
-            [(_, _, only)] => only.clone(),
-            _ => used.iter().flat_map(|(_, _, matrix)| matrix.iter().copied()).collect(),
-        };
-        for moved in every(&steps, used.len() + 1) {
-            let terms = used
-                .iter()
-                .enumerate()
-                .map(|(n, (home, _, _))| {
-                    let (k, k_stride) = (home.view.shape[last], home.view.strides[last].unsigned_abs());
-                    let (taps, tap_stride, tap_len) =
-                        if k_stride == 1 || k == 1 { (1, 0, k) } else { (k, k_stride, 1) };
-                    let offset = home.view.offset.wrapping_add_signed(moved[n + 1]);
-                    Term { storage: home.storage, offset, position_stride: stride(n + 1), taps, tap_stride, tap_len }
-                })
-                .collect();
-            self.plan.commands.push(Command::Contract(Contraction {
-                label: node.label.clone(),
-                terms,
-                weights: matrix.clone(),
-                bias: bias.cloned(),
-                activation,
-                positions,
-                n,
-                out: to.storage,
-                out_offset: to.view.offset.wrapping_add_signed(moved[0]),
-                out_position_stride: stride(0),
-            }));
-        }
-        Ok(())
-    }
-
-    fn conv(&mut self, node: &MidNode, to: &Home) -> Result<(), LowerError> {
-        let MidOp::Conv { weights, kernel, strides, dilations, group, bias, activation } = &node.op else {
-            return Ok(());
-        };
-        let from = self.readable(node.inputs[0])?;
-        let (channels, maps) = (from.view.shape[1] / group, to.view.shape[1] / group);
-        let spatial = kernel.len();
-        let source = |axis: usize| from.view.strides[axis + 2].unsigned_abs();
-        let channel_stride = from.view.strides[1].unsigned_abs();
-        // The innermost spatial axis is the positions and the taps; the others are loops here.
-        let inner = spatial - 1;
-        let rows: Vec<usize> = kernel[..inner].to_vec();
-        let outer: Vec<usize> = to.view.shape[2..2 + inner].to_vec();
-        let taps = kernel[inner];
-        let tap_stride = dilations[inner] * source(inner);
-        // K runs over rows of taps, then whatever of taps and channels is contiguous innermost.
-        let channels_inner = channel_stride == 1 || channels == 1;
-        let per_map = channels * kernel.iter().product::<usize>();
-        let index =
-            |row: usize, tap: usize, channel: usize| (channel * rows.iter().product::<usize>() + row) * taps + tap;
-        let row_count: usize = rows.iter().product();
-        let mut order = Vec::with_capacity(per_map);
-        for row in 0..row_count {
-            if channels_inner {
-                (0..taps).for_each(|tap| (0..channels).for_each(|channel| order.push(index(row, tap, channel))));
-            } else {
-                (0..channels).for_each(|channel| (0..taps).for_each(|tap| order.push(index(row, tap, channel))));
-            }
-        }
-        let shape_of = |at: usize, extents: &[usize]| {
-            let mut rest = at;
-            let mut found = vec![0; extents.len()];
-            for axis in (0..extents.len()).rev() {
-                found[axis] = rest % extents[axis];
-                rest /= extents[axis];
-            }
-            found
-        };
-        for g in 0..*group {
-            let matrix: Arc<[f32]> = order
-                .iter()
-                .flat_map(|&k| (0..maps).map(move |map| (k, map)))
-                .map(|(k, map)| weights[(g * maps + map) * per_map + k])
-                .collect();
-            let bias: Option<Arc<[f32]>> = bias.as_ref().map(|bias| bias[g * maps..][..maps].into());
-            for at in 0..outer.iter().product() {
-                let at = shape_of(at, &outer);
-                let base = from.view.offset
-                    + g * channels * channel_stride
-                    + (0..inner).map(|axis| at[axis] * strides[axis] * source(axis)).sum::<usize>();
-                let mut terms = Vec::with_capacity(row_count);
-                for row in 0..row_count {
-                    let row = shape_of(row, &rows);
-                    let offset =
-                        base + (0..inner).map(|axis| row[axis] * dilations[axis] * source(axis)).sum::<usize>();
-                    let position_stride = strides[inner] * source(inner);
-                    let term = |taps, tap_stride, tap_len| Term {
-                        storage: from.storage,
-                        offset,
-                        position_stride,
-                        taps,
-                        tap_stride,
-                        tap_len,
-                    };
-                    if !channels_inner {
-                        if tap_stride == 1 || taps == 1 {
-                            terms.push(term(channels, channel_stride, taps));
-                        } else {
-                            terms.extend((0..channels).map(|channel| Term {
-                                offset: offset + channel * channel_stride,
-                                ..term(taps, tap_stride, 1)
-                            }));
-                        }
-                    } else if tap_stride == channels || taps == 1 {
-                        terms.push(term(1, 0, taps * channels));
-                    } else {
-                        terms.push(term(taps, tap_stride, channels));
-                    }
-                }
-                let moved: usize = (0..inner).map(|axis| at[axis] * to.view.strides[axis + 2].unsigned_abs()).sum();
-                self.plan.commands.push(Command::Contract(Contraction {
-                    label: node.label.clone(),
-                    terms,
-                    weights: matrix.clone(),
-                    bias: bias.clone(),
-                    activation: *activation,
-                    positions: to.view.shape[2 + inner],
-                    n: maps,
-                    out: to.storage,
-                    out_offset: to.view.offset + g * maps * to.view.strides[1].unsigned_abs() + moved,
-                    out_position_stride: to.view.strides[2 + inner].unsigned_abs(),
-                }));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// The part of a padded view that the operand itself fills.
@@ -1027,67 +826,4 @@ fn padded_part(view: &View, before: &[usize], inner: &[usize]) -> View {
 fn same_axis(from: &[usize], axis: usize, to: &[usize]) -> Option<usize> {
     let before: usize = from[..axis].iter().product();
     (0..to.len()).find(|&other| to[other] == from[axis] && to[..other].iter().product::<usize>() == before)
-}
-
-/// What each of `views` places moves by, for every iteration of the loops.
-fn every(steps: &[super::view::Loop], views: usize) -> Vec<Vec<isize>> {
-    let mut moved = vec![vec![0; views]];
-    for step in steps {
-        moved = moved
-            .iter()
-            .flat_map(|base| {
-                (0..step.extent as isize)
-                    .map(move |i| base.iter().zip(&step.strides).map(|(&b, &s)| b + i * s).collect())
-            })
-            .collect();
-    }
-    moved
-}
-
-/// The runs of bytes that two views of one shape share, pair by pair: the first view's, then the second's. `None` when
-/// one of them repeats elements or runs backwards.
-fn runs(a: &View, b: &View, size: usize) -> Option<Vec<(Region, Region)>> {
-    let mut steps = loops(&[a, b]);
-    if steps.iter().any(|step| step.strides.iter().any(|&stride| stride <= 0)) {
-        return None;
-    }
-    let row = match steps.last() {
-        Some(step) if step.strides == [1, 1] => steps.pop().map_or(1, |step| step.extent),
-        _ => 1,
-    };
-    let across = steps.pop();
-    let stride = |n: usize| across.as_ref().map_or(row, |step| step.strides[n].unsigned_abs());
-    let rows = across.as_ref().map_or(1, |step| step.extent);
-    if rows > 1 && (stride(0) < row || stride(1) < row) {
-        return None;
-    }
-    let region = |view: &View, n: usize, moved: isize| Region {
-        offset: view.offset.wrapping_add_signed(moved) * size,
-        row_bytes: row * size,
-        stride: stride(n) * size,
-        rows,
-    };
-    Some(every(&steps, 2).into_iter().map(|moved| (region(a, 0, moved[0]), region(b, 1, moved[1]))).collect())
-}
-
-/// All the bytes of a view, as regions: exactly where that takes few, else as one that covers them.
-fn regions(view: &View, size: usize) -> Vec<Region> {
-    // A repeated or backward axis touches the same bytes as one forward step of each.
-    let mut forward = view.clone();
-    for axis in 0..forward.shape.len() {
-        if forward.strides[axis] == 0 {
-            forward.shape[axis] = 1;
-        } else if forward.strides[axis] < 0 {
-            forward.offset =
-                forward.offset.wrapping_add_signed((forward.shape[axis] as isize - 1) * forward.strides[axis]);
-            forward.strides[axis] = -forward.strides[axis];
-        }
-    }
-    match runs(&forward, &forward, size) {
-        Some(runs) if runs.len() <= REGIONS_MOST => runs.into_iter().map(|(region, _)| region).collect(),
-        _ => {
-            let end = kernels::reach(&forward);
-            vec![Region::contiguous(forward.offset * size, (end - forward.offset) * size)]
-        }
-    }
 }

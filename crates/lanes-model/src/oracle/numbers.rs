@@ -53,50 +53,38 @@ pub(super) fn floats(tensor: &Tensor) -> Vec<f64> {
     }
 }
 
-fn write_floats(values: Vec<f64>, dtype: DType, shape: &[usize]) -> Tensor {
-    fn to<T: Element>(values: Vec<f64>, shape: &[usize], to: impl Fn(f64) -> T) -> Tensor {
-        Tensor::from_vec(shape.to_vec(), values.into_iter().map(to).collect())
-    }
-    match dtype {
-        DType::F16 => to(values, shape, f16::from_f64),
-        DType::BF16 => to(values, shape, bf16::from_f64),
-        DType::F32 => to(values, shape, |value| value as f32),
-        DType::F64 => to(values, shape, |value| value),
-        DType::Bool => Tensor::from_bools(shape.to_vec(), values.into_iter().map(|value| value != 0.0).collect()),
-        // `as` truncates towards zero and saturates, NaN gives 0.
-        DType::I8 => to(values, shape, |value| value as i8),
-        DType::I16 => to(values, shape, |value| value as i16),
-        DType::I32 => to(values, shape, |value| value as i32),
-        DType::I64 => to(values, shape, |value| value as i64),
-        DType::U8 => to(values, shape, |value| value as u8),
-        DType::U16 => to(values, shape, |value| value as u16),
-        DType::U32 => to(values, shape, |value| value as u32),
-        DType::U64 => to(values, shape, |value| value as u64),
-        other => panic!("{other} is no element type of a model"),
-    }
+/// A function that writes `$wide` elements as any type. `as` is what is meant: to integers a float truncates towards zero
+/// and saturates, NaN giving 0, and an integer wraps; to floats both round to nearest.
+macro_rules! writer {
+    ($name:ident, $wide:ty) => {
+        fn $name(values: Vec<$wide>, dtype: DType, shape: &[usize]) -> Tensor {
+            fn to<T: Element>(values: Vec<$wide>, shape: &[usize], to: impl Fn($wide) -> T) -> Tensor {
+                Tensor::from_vec(shape.to_vec(), values.into_iter().map(to).collect())
+            }
+            match dtype {
+                DType::F16 => to(values, shape, |value| f16::from_f64(value as f64)),
+                DType::BF16 => to(values, shape, |value| bf16::from_f64(value as f64)),
+                DType::F32 => to(values, shape, |value| value as f32),
+                DType::F64 => to(values, shape, |value| value as f64),
+                DType::Bool => {
+                    let zero = 0 as $wide;
+                    Tensor::from_bools(shape.to_vec(), values.into_iter().map(|value| value != zero).collect())
+                }
+                DType::I8 => to(values, shape, |value| value as i8),
+                DType::I16 => to(values, shape, |value| value as i16),
+                DType::I32 => to(values, shape, |value| value as i32),
+                DType::I64 => to(values, shape, |value| value as i64),
+                DType::U8 => to(values, shape, |value| value as u8),
+                DType::U16 => to(values, shape, |value| value as u16),
+                DType::U32 => to(values, shape, |value| value as u32),
+                DType::U64 => to(values, shape, |value| value as u64),
+                other => panic!("{other} is no element type of a model"),
+            }
+        }
+    };
 }
-
-fn write_ints(values: Vec<i128>, dtype: DType, shape: &[usize]) -> Tensor {
-    fn to<T: Element>(values: Vec<i128>, shape: &[usize], to: impl Fn(i128) -> T) -> Tensor {
-        Tensor::from_vec(shape.to_vec(), values.into_iter().map(to).collect())
-    }
-    match dtype {
-        DType::Bool => Tensor::from_bools(shape.to_vec(), values.into_iter().map(|value| value != 0).collect()),
-        DType::I8 => to(values, shape, |value| value as i8),
-        DType::I16 => to(values, shape, |value| value as i16),
-        DType::I32 => to(values, shape, |value| value as i32),
-        DType::I64 => to(values, shape, |value| value as i64),
-        DType::U8 => to(values, shape, |value| value as u8),
-        DType::U16 => to(values, shape, |value| value as u16),
-        DType::U32 => to(values, shape, |value| value as u32),
-        DType::U64 => to(values, shape, |value| value as u64),
-        DType::F16 => to(values, shape, |value| f16::from_f64(value as f64)),
-        DType::BF16 => to(values, shape, |value| bf16::from_f64(value as f64)),
-        DType::F32 => to(values, shape, |value| value as f32),
-        DType::F64 => to(values, shape, |value| value as f64),
-        other => panic!("{other} is no element type of a model"),
-    }
-}
+writer!(write_floats, f64);
+writer!(write_ints, i128);
 
 /// The error function to f64 precision: `2/√π · e^(−x²) · Σ 2ⁿ x^(2n+1) / (1·3·…·(2n+1))`, whose terms are all of one
 /// sign (Abramowitz and Stegun 7.1.6). Beyond |x| = 6 it is ±1 in f64.

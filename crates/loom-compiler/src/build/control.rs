@@ -118,12 +118,7 @@ impl<'m> Builder<'m> {
         }
         let operands = self.operands(reader)?;
         reader.expect(Kind::Colon)?;
-        for (at, (operand, _)) in operands.iter().enumerate() {
-            if at > 0 {
-                reader.expect(Kind::Comma)?;
-            }
-            self.typed(reader, *operand)?;
-        }
+        self.all_typed(reader, operands.iter().map(|(operand, _)| *operand))?;
         reader.end()?;
         Ok(operands.into_iter().map(|(value, _)| value).collect())
     }
@@ -320,12 +315,7 @@ impl<'m> Builder<'m> {
                 }
             }
             reader.expect(Kind::Colon)?;
-            for (at, (_, _, value)) in bindings[group..].iter().enumerate() {
-                if at > 0 {
-                    reader.expect(Kind::Comma)?;
-                }
-                self.typed(reader, *value)?;
-            }
+            self.all_typed(reader, bindings[group..].iter().map(|(_, _, value)| *value))?;
             if !reader.accept(Kind::Comma) {
                 reader.expect(Kind::ParenClose)?;
                 return Ok(bindings);
@@ -641,12 +631,7 @@ impl<'m> Builder<'m> {
         }
         reader.expect(Kind::Colon)?;
         reader.expect(Kind::ParenOpen)?;
-        for (at, (argument, _)) in arguments.iter().enumerate() {
-            if at > 0 {
-                reader.expect(Kind::Comma)?;
-            }
-            self.typed(reader, *argument)?;
-        }
+        self.all_typed(reader, arguments.iter().map(|(argument, _)| *argument))?;
         reader.expect(Kind::ParenClose)?;
         let types = self.result_types(reader)?;
         reader.end()?;

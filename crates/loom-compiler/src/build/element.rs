@@ -753,12 +753,7 @@ impl<'m> Builder<'m> {
             return reader.expected("a predicate list such as `[range(%a, 0, 7)]`");
         }
         reader.expect(Kind::Colon)?;
-        for (at, (operand, _)) in operands.iter().enumerate() {
-            if at > 0 {
-                reader.expect(Kind::Comma)?;
-            }
-            self.typed(reader, *operand)?;
-        }
+        self.all_typed(reader, operands.iter().map(|(operand, _)| *operand))?;
         reader.end()?;
         Ok(operands.into_iter().map(|(value, _)| Binding::Value(value)).collect())
     }

@@ -452,12 +452,7 @@ impl<'m> Builder<'m> {
             operands.push(operand);
         }
         reader.expect(Kind::Colon)?;
-        for (at, operand) in operands.iter().enumerate() {
-            if at > 0 {
-                reader.expect(Kind::Comma)?;
-            }
-            self.typed(reader, *operand)?;
-        }
+        self.all_typed(reader, operands.iter().copied())?;
         reader.end()?;
         self.check_exchanged(reader, value, span)?;
         if let Some(width) = self.constant_of(operands[2])
@@ -518,6 +513,6 @@ fn workgroup_bytes(body: &Body) -> u64 {
         OpKind::Alloca { space: crate::ops::Space::Workgroup, align, bytes } => Some((align, bytes)),
         _ => None,
     };
-    let allocations = body.blocks.iter().flat_map(|block| &block.ops).filter_map(space);
+    let allocations = body.ops().filter_map(space);
     allocations.fold(0u64, |total, (align, bytes)| total.next_multiple_of(align).saturating_add(bytes))
 }

@@ -234,6 +234,21 @@ impl<'m> Builder<'m> {
         self.check_type(reader, value, &written, Span { start: span.start, end: reader_end(reader, span) })
     }
 
+    /// `T, U`: the written types of `values`, in order.
+    pub(super) fn all_typed(
+        &mut self,
+        reader: &mut Reader<'m>,
+        values: impl IntoIterator<Item = ValueId>,
+    ) -> Built<()> {
+        for (at, value) in values.into_iter().enumerate() {
+            if at > 0 {
+                reader.expect(Kind::Comma)?;
+            }
+            self.typed(reader, value)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn check_type(&self, reader: &Reader<'m>, value: ValueId, written: &Type, span: Span) -> Built<()> {
         let actual = self.ty(value);
         if same(actual, written) {

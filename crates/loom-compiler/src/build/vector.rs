@@ -308,12 +308,7 @@ impl<'m> Builder<'m> {
         let span = reader.here();
         let operands = self.same_operands::<3>(reader)?;
         reader.expect(Kind::Colon)?;
-        for (at, operand) in operands.iter().enumerate() {
-            if at > 0 {
-                reader.expect(Kind::Comma)?;
-            }
-            self.typed(reader, *operand)?;
-        }
+        self.all_typed(reader, operands.iter().copied())?;
         reader.end()?;
         let [a, b, acc] = operands;
         let element = match (self.ty(a), self.ty(b), self.ty(acc)) {
@@ -367,12 +362,7 @@ impl<'m> Builder<'m> {
         }
         let origin = if op == "slice" { self.indices(reader)? } else { Vec::new() };
         reader.expect(Kind::Colon)?;
-        for (at, (operand, _)) in operands.iter().enumerate() {
-            if at > 0 {
-                reader.expect(Kind::Comma)?;
-            }
-            self.typed(reader, *operand)?;
-        }
+        self.all_typed(reader, operands.iter().map(|(operand, _)| *operand))?;
         let mut results = Vec::new();
         if reader.accept(Kind::Arrow) {
             loop {

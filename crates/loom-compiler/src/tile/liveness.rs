@@ -39,7 +39,7 @@ impl Liveness {
         let mut uses = vec![0; body.values.len()];
         for (block, contents) in blocks(body) {
             for (at, op) in contents.ops.iter().enumerate() {
-                let mut read = |value: ValueId| {
+                let read = |value: ValueId| {
                     uses[value.index()] += 1;
                     let (mut block, mut at) = (block, at);
                     while home[value.index()] != Some(block) {
@@ -50,13 +50,7 @@ impl Liveness {
                     }
                     last[value.index()] = last[value.index()].max(at);
                 };
-                for &operand in &op.operands {
-                    read(operand);
-                    body.ty(operand).each_value(&mut read);
-                }
-                for &result in &op.results {
-                    body.ty(result).each_value(&mut read);
-                }
+                op.each_read(body, read);
             }
         }
         let mut dying: Vec<Vec<Vec<ValueId>>> = body.blocks.iter().map(|b| vec![Vec::new(); b.ops.len()]).collect();

@@ -15,9 +15,9 @@
 //!   are in range, and [`Block`]s nest without cycles: a block is only named by instructions of blocks before it.
 //! - Not here: how a kernel becomes one (`compile`), and how it is run (`backend-cpu`).
 
-use crate::eval;
+pub use crate::eval::Op;
 use crate::ir::Span;
-use crate::ops::{Binary, Classify, Combine, Convert, FloatPredicate, IntPredicate, ShuffleMode, Ternary, Unary};
+use crate::ops::{Combine, IntPredicate, ShuffleMode};
 use crate::types::ScalarType;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -122,91 +122,6 @@ pub enum Condition {
     },
     /// Those whose byte is 1.
     Reg(Reg),
-}
-
-/// What a scalar instruction or an element-wise one computes. Operand types are in the variants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Op {
-    /// `(T) -> T`, unchanged.
-    Move(ScalarType),
-    /// `(T) -> T`.
-    Unary(Unary, ScalarType),
-    /// `(T, T) -> T`.
-    Binary(Binary, ScalarType),
-    /// `(T, T, T) -> T`.
-    Ternary(Ternary, ScalarType),
-    /// `(T, T) -> i1`.
-    CompareI(IntPredicate, ScalarType),
-    /// `(T, T) -> i1`.
-    CompareF(FloatPredicate, ScalarType),
-    /// `(T) -> i1`.
-    Classify(Classify, ScalarType),
-    /// `(i1, T, T) -> T`.
-    Select(ScalarType),
-    /// `(from) -> to`.
-    Convert(Convert, ScalarType, ScalarType),
-}
-
-impl Op {
-    /// How many operands it takes: the first so many of an instruction's three count.
-    pub const fn operands(self) -> usize {
-        match self {
-            Self::Move(_) | Self::Unary(..) | Self::Classify(..) | Self::Convert(..) => 1,
-            Self::Binary(..) | Self::CompareI(..) | Self::CompareF(..) => 2,
-            Self::Ternary(..) | Self::Select(_) => 3,
-        }
-    }
-
-    /// The type of operand `at`.
-    pub const fn operand(self, at: usize) -> ScalarType {
-        match self {
-            Self::Move(ty)
-            | Self::Unary(_, ty)
-            | Self::Binary(_, ty)
-            | Self::Ternary(_, ty)
-            | Self::CompareI(_, ty)
-            | Self::CompareF(_, ty)
-            | Self::Classify(_, ty)
-            | Self::Convert(_, ty, _) => ty,
-            Self::Select(ty) => {
-                if at == 0 {
-                    ScalarType::I1
-                } else {
-                    ty
-                }
-            }
-        }
-    }
-
-    /// The bits of the result for the bits of the operands.
-    pub fn evaluate(self, [a, b, c]: [u64; 3]) -> u64 {
-        match self {
-            Self::Move(_) => a,
-            Self::Unary(unary, ty) => eval::unary(unary, ty, a),
-            Self::Binary(binary, ty) => eval::binary(binary, ty, a, b),
-            Self::Ternary(ternary, ty) => eval::ternary(ternary, ty, a, b, c),
-            Self::CompareI(predicate, ty) => eval::compare_int(predicate, ty, a, b).into(),
-            Self::CompareF(predicate, ty) => eval::compare_float(predicate, ty, a, b).into(),
-            Self::Classify(class, ty) => eval::classify(class, ty, a).into(),
-            Self::Select(_) => {
-                if a & 1 == 1 {
-                    b
-                } else {
-                    c
-                }
-            }
-            Self::Convert(convert, source, target) => eval::convert(convert, source, target, a),
-        }
-    }
-
-    /// The type of the result.
-    pub const fn result(self) -> ScalarType {
-        match self {
-            Self::Move(ty) | Self::Unary(_, ty) | Self::Binary(_, ty) | Self::Ternary(_, ty) | Self::Select(ty) => ty,
-            Self::CompareI(..) | Self::CompareF(..) | Self::Classify(..) => ScalarType::I1,
-            Self::Convert(_, _, ty) => ty,
-        }
-    }
 }
 
 /// A scalar instruction: computed once, with [`crate::eval`]'s meaning.

@@ -7,7 +7,7 @@
 //! - Not here: values that vary but are affine in the item (`compile`).
 
 use crate::ir::{BlockId, Body, Op, ValueId};
-use crate::ops::{Axis, IdKind, OpKind, Space};
+use crate::ops::{Axis, Family, IdKind, Space};
 
 /// What the shape of the tiles makes of the ids.
 #[derive(Clone, Copy)]
@@ -68,8 +68,8 @@ impl Analysis<'_> {
     }
 
     fn op(&mut self, op: &Op) {
-        match &op.kind {
-            OpKind::Id(id) => {
+        match op.kind.family() {
+            Family::Id(id) => {
                 let varies = match id {
                     IdKind::WorkGroup(Axis::X) => self.ids.group_x_varies,
                     IdKind::WorkGroup(Axis::Y) => self.ids.group_y_varies,
@@ -79,17 +79,15 @@ impl Analysis<'_> {
                 };
                 self.results(op, varies);
             }
-            OpKind::Alloca { space, .. } => {
+            Family::Scratch(space) => {
                 let varies = match space {
                     Space::Private => true,
                     Space::Workgroup => self.ids.group_x_varies,
                 };
                 self.results(op, varies);
             }
-            OpKind::SubgroupShuffle(_) | OpKind::SubgroupReduce { .. } | OpKind::WorkgroupReduce(_) => {
-                self.results(op, true);
-            }
-            OpKind::If | OpKind::Switch(_) => {
+            Family::Exchange | Family::Meeting => self.results(op, true),
+            Family::Branch(_) => {
                 let selector = self.is(op.operands[0]);
                 for &block in &op.blocks {
                     self.block(block);
@@ -99,7 +97,7 @@ impl Analysis<'_> {
                     }
                 }
             }
-            OpKind::For => {
+            Family::Counted => {
                 let bounds = self.any(&op.operands[..3]);
                 let block = op.blocks[0];
                 let arguments = &self.body.block(block).arguments;
@@ -113,7 +111,7 @@ impl Analysis<'_> {
                     self.set(result, varies);
                 }
             }
-            OpKind::While => {
+            Family::Unbounded => {
                 let (head, tail) = (op.blocks[0], op.blocks[1]);
                 self.block(head);
                 self.block(tail);
@@ -125,35 +123,13 @@ impl Analysis<'_> {
                     self.set(value, varies);
                 }
             }
-            OpKind::Constant(_)
-            | OpKind::Unary(_)
-            | OpKind::Binary(_)
-            | OpKind::Ternary(_)
-            | OpKind::CompareI(_)
-            | OpKind::CompareF(_)
-            | OpKind::Classify(_)
-            | OpKind::Convert(_)
-            | OpKind::Select
-            | OpKind::Splat
-            | OpKind::FromElements
-            | OpKind::Iota
-            | OpKind::MaskRange
-            | OpKind::Extract
-            | OpKind::Insert
-            | OpKind::Reduce(_)
-            | OpKind::Dot
-            | OpKind::Lanes(_)
-            | OpKind::BufferView
-            | OpKind::Subview
-            | OpKind::Refine
-            | OpKind::Load
-            | OpKind::LoadMask
-            | OpKind::Store
-            | OpKind::StoreMask
-            | OpKind::Yield
-            | OpKind::Condition
-            | OpKind::Return
-            | OpKind::Barrier(_) => {
+            Family::Constant(_)
+            | Family::Element(_)
+            | Family::Vector
+            | Family::Place
+            | Family::Read
+            | Family::Write
+            | Family::End(_) => {
                 let varies = self.any(&op.operands);
                 self.results(op, varies);
             }

@@ -130,7 +130,7 @@ impl Check<'_> {
     /// A tile of `ty` starts at `reg`, inside the frame and on a cache line.
     fn reg(&self, reg: Reg, ty: ScalarType) -> Valid {
         let end = u64::from(reg.0) + u64::from(self.program.capacity) * ty.bytes();
-        if reg.0 % 64 == 0 && end <= u64::from(self.program.frame_bytes) {
+        if reg.0.is_multiple_of(64) && end <= u64::from(self.program.frame_bytes) {
             return Ok(());
         }
         let (frame, capacity) = (self.program.frame_bytes, self.program.capacity);

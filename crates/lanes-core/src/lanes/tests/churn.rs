@@ -1,8 +1,9 @@
 //! Many threads at once, joining, leaving, giving up and failing: every stream's answers are those of its own calls.
 
 use super::super::error::StreamError;
-use super::super::{Runnable, Stream};
+use super::super::{LanesBuilder, Runnable, Stream};
 use super::double::*;
+use super::slotted::{AtBadRows, Bench, Slotted};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -79,7 +80,13 @@ fn one_call(stream: &Stream, random: &mut Random, state: &mut u64, position: &mu
             advance(y(wait(first)).unwrap(), input);
             advance(second, input + 1);
         }
-        5..12 => {
+        5 => {
+            // One that may be seated on the row that the refused one was to write.
+            let (refused, call) = (stream.call(&x(&REFUSE)), stream.call(&x(&input)));
+            assert!(matches!(wait(refused), Err(StreamError::Refused { .. })));
+            advance(y(wait(call)).unwrap(), input);
+        }
+        6..12 => {
             let mut buffer = [0; 8];
             stream.call_into_blocking(&x(&input), &mut [&mut buffer]).unwrap();
             advance(u64::from_le_bytes(buffer), input);
@@ -91,23 +98,52 @@ fn one_call(stream: &Stream, random: &mut Random, state: &mut u64, position: &mu
 fn churn(lanes: u32, max_seats: u32, queue: usize, linger: Duration, threads: u64) {
     let (builder, control) = builder();
     let runnable = builder.lanes(lanes).max_seats(max_seats).queue(queue).linger(linger).build().unwrap();
+    churn_over(&runnable, threads);
+    check_turns(&runnable, &control.seen().turns);
+}
+
+fn churn_over(runnable: &Runnable, threads: u64) {
     let served = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for seed in 0..threads {
-            let (runnable, served) = (&runnable, &served);
+            let served = &served;
             scope.spawn(move || client(runnable, seed, 400, served));
         }
     });
     let stats = runnable.stats();
-    let seats: usize = control.seen().turns.iter().map(Vec::len).sum();
-    assert_eq!(stats.seats, seats as u64);
-    assert!(stats.seats >= served.load(Ordering::Relaxed) + stats.refused_seats);
-    assert!(control.seen().turns.iter().all(|turn| turn.len() <= max_seats as usize));
+    assert!(stats.seats >= served.load(Ordering::Relaxed) + stats.refused_seats + stats.void_seats);
     assert_eq!((stats.lanes_taken, stats.queue_depth, stats.queue_waiting), (0, 0, 0));
     assert_eq!(stats.failed_seats, 0);
     // All lanes are back.
-    let streams: Vec<_> = (0..lanes).map(|_| runnable.spawn_blocking().unwrap()).collect();
-    assert_eq!(streams.last().unwrap().lane().index(), lanes as usize - 1);
+    let streams: Vec<_> = (0..runnable.lanes()).map(|_| runnable.spawn_blocking().unwrap()).collect();
+    assert_eq!(streams.last().unwrap().lane().index(), streams.len() - 1);
+}
+
+fn check_turns(runnable: &Runnable, turns: &[Vec<u64>]) {
+    assert_eq!(runnable.stats().seats, turns.iter().map(|turn| turn.len() as u64).sum());
+    assert!(turns.iter().all(|turn| turn.len() <= runnable.max_seats() as usize));
+}
+
+/// Turns of several slots end late and early, some read rows that came to nothing, and clients come and go.
+#[test]
+fn with_turns_in_flight() {
+    let cases = [(1, AtBadRows::GoesOn), (2, AtBadRows::GoesOn), (2, AtBadRows::Fails), (3, AtBadRows::Refuses)];
+    for (slots, at_bad_rows) in cases {
+        let bench = Bench::default();
+        bench.state().at_bad_rows = at_bad_rows;
+        let device = bench.run_on_a_thread(|turn| match turn % 8 {
+            0..5 => {}
+            5..7 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(turn % 64)),
+        });
+        let builder = LanesBuilder::new(Slotted::new(&bench, false)).slots(slots);
+        let runnable = builder.lanes(6).max_seats(3).queue(12).build().unwrap();
+        churn_over(&runnable, 8);
+        check_turns(&runnable, &bench.turns());
+        assert!((slots > 1) == (runnable.stats().void_seats > 0), "two calls at once, and some refused before");
+        drop(runnable);
+        device.join().unwrap();
+    }
 }
 
 #[test]

@@ -2,8 +2,7 @@
 
 use super::super::job::ModelInfo;
 use super::super::knobs::{Asked, Knobs};
-use super::super::model::{Capacity, LanedModel, Refusal, SeatRows};
-use super::super::rows::Rows;
+use super::super::model::{Capacity, Identity, LanedModel, Refusal, RowId, SeatRows};
 use super::super::stream::{Spawn, Stream};
 use super::super::sync::lock;
 use super::super::turn::{Engine, Step};
@@ -28,6 +27,8 @@ pub const FAIL: u64 = ORDERS + 1;
 pub const PANIC: u64 = ORDERS + 2;
 /// The device is lost.
 pub const LOSE: u64 = ORDERS + 3;
+/// The turn does not even start. For a model with slots.
+pub const BALK: u64 = ORDERS + 4;
 
 /// What a fresh stream starts from.
 pub const INITIAL: u64 = 7;
@@ -58,6 +59,19 @@ pub struct Seen {
     pub turns: Vec<Vec<u64>>,
     /// The model was dropped.
     pub is_gone: bool,
+    /// Every byte of its identity; without one it has no snapshots.
+    pub identity: Option<u8>,
+    /// What it does when a row is read or written for a snapshot.
+    pub rows: RowAccess,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum RowAccess {
+    #[default]
+    Works,
+    Fails,
+    Panics,
+    Loses,
 }
 
 impl Control {
@@ -95,27 +109,32 @@ pub struct Double {
     capacity: Capacity,
 }
 
+/// The signature of a double.
+pub fn signature(shared: bool) -> Signature {
+    let port =
+        |name: &str, dtype, shape: &[usize], scope| Port { name: name.into(), dtype, shape: shape.into(), scope };
+    let mut inputs = vec![port("x", DType::U64, &[1], Scope::Seat)];
+    if shared {
+        inputs.push(port("rate", DType::I32, &[], Scope::Turn));
+    }
+    Signature {
+        name: "double".into(),
+        inputs,
+        outputs: vec![port("y", DType::U64, &[1], Scope::Seat)],
+        states: vec![StateSpec {
+            input: "s".into(),
+            output: "s_out".into(),
+            dtype: DType::U64,
+            lane_shape: vec![1],
+            initial: Some(INITIAL.to_le_bytes().as_slice().into()),
+            kind: StateKind::Replaced,
+        }],
+    }
+}
+
 impl Double {
     pub fn new(control: &Control, shared: bool) -> Self {
-        let port =
-            |name: &str, dtype, shape: &[usize], scope| Port { name: name.into(), dtype, shape: shape.into(), scope };
-        let mut inputs = vec![port("x", DType::U64, &[1], Scope::Seat)];
-        if shared {
-            inputs.push(port("rate", DType::I32, &[], Scope::Turn));
-        }
-        let signature = Signature {
-            name: "double".into(),
-            inputs,
-            outputs: vec![port("y", DType::U64, &[1], Scope::Seat)],
-            states: vec![StateSpec {
-                input: "s".into(),
-                output: "s_out".into(),
-                dtype: DType::U64,
-                lane_shape: vec![1],
-                initial: Some(INITIAL.to_le_bytes().as_slice().into()),
-                kind: StateKind::Replaced,
-            }],
-        };
+        let signature = signature(shared);
         let capacity = Capacity { rows: 1, max_seats: 0 };
         Self { signature, control: control.clone(), rows: vec![], x: vec![], rate: vec![0], y: vec![], capacity }
     }
@@ -185,6 +204,36 @@ impl LanedModel for Double {
     fn device_bytes(&self) -> u64 {
         1234
     }
+
+    fn identity(&self) -> Result<Identity, DeviceError> {
+        let identity = self.control.seen().identity;
+        identity.map(|byte| [byte; 32]).ok_or(DeviceError::Unsupported { what: "double has no identity today".into() })
+    }
+
+    fn read_row(&self, _state: usize, row: RowId, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.row_access("read")?;
+        into.copy_from_slice(&self.rows[row.0 as usize].to_le_bytes());
+        Ok(())
+    }
+
+    fn write_row(&mut self, _state: usize, row: RowId, bytes: &[u8]) -> Result<(), DeviceError> {
+        assert!(row < self.capacity.initial_row(), "the initial row is written");
+        self.row_access("write")?;
+        self.rows[row.0 as usize] = u64::from_le_bytes(bytes.try_into().unwrap());
+        Ok(())
+    }
+}
+
+impl Double {
+    fn row_access(&self, what: &str) -> Result<(), DeviceError> {
+        let access = self.control.seen().rows;
+        match access {
+            RowAccess::Works => Ok(()),
+            RowAccess::Fails => Err(DeviceError::Fault { at: what.into(), what: "told to fail".into() }),
+            RowAccess::Loses => Err(DeviceError::Lost("unplugged".into())),
+            RowAccess::Panics => panic!("told to panic in a {what}"),
+        }
+    }
 }
 
 impl Drop for Double {
@@ -246,9 +295,12 @@ pub struct ByHand {
 impl ByHand {
     pub fn new(asked: Asked, shared_input: bool) -> Self {
         let control = Control::default();
-        let mut model = Double::new(&control, shared_input);
+        Self::over(Double::new(&control, shared_input), control, asked)
+    }
+
+    pub fn over(mut model: impl LanedModel + 'static, control: Control, asked: Asked) -> Self {
         let knobs = Knobs::resolve(asked, |_| None).unwrap();
-        model.prepare(Rows::capacity(knobs.lanes, knobs.max_seats)).unwrap();
+        model.prepare_slots(knobs.capacity(), knobs.slots).unwrap();
         let signature = model.signature().clone();
         let info = Arc::new(ModelInfo { layout: Layout::new(&signature), signature });
         let engine = Engine::new(Box::new(model), Arc::clone(&info), knobs);
@@ -278,7 +330,7 @@ impl ByHand {
     /// Rows that are neither free nor the initial one.
     pub fn rows_held(&self) -> usize {
         let knobs = self.shared.knobs;
-        (knobs.lanes + knobs.max_seats) as usize - lock(&self.shared.engine).free_rows()
+        (knobs.capacity().rows - 1) as usize - lock(&self.shared.engine).free_rows()
     }
 
     pub fn turns(&self) -> Vec<Vec<u64>> {

@@ -9,6 +9,7 @@ use super::double::*;
 use crate::device::DeviceError;
 use proptest::prelude::*;
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 fn by_hand(lanes: u32, max_seats: u32) -> ByHand {
@@ -277,7 +278,7 @@ fn a_lane_passed_on_refuses_its_earlier_holder() {
     // Its late release does not free the successor's lane either.
     hand.shared.releases.leased();
     drop(stream);
-    assert!(matches!(hand.spawn(), Err(StreamError::Full { lanes: 1 })));
+    assert!(matches!(hand.spawn(), Err(StreamError::Full { asked: 1, free: 0, lanes: 1 })));
     hand.shared.releases.release(successor);
     assert!(hand.spawn().is_ok());
 }
@@ -417,4 +418,61 @@ fn nothing_of_a_stream_is_left_behind() {
     assert!(cell.upgrade().is_some(), "the outputs are in its memory");
     drop(outputs);
     assert!(cell.upgrade().is_none());
+}
+
+/// Makes a blocking call on a thread of its own, which finds the engine held. Returns once it has claimed the baton.
+fn claim(hand: &ByHand, stream: &Stream, input: u64) -> JoinHandle<Result<u64, StreamError>> {
+    let stream = stream.clone();
+    let call = thread::spawn(move || y(stream.call_blocking(&x(&input))));
+    let began = Instant::now();
+    while !lock(&hand.shared.queue).claimed {
+        assert!(began.elapsed() < Duration::from_secs(20), "it claims nothing");
+        assert_eq!(hand.shared.stats().queue_depth, 0, "it was handed over");
+        thread::sleep(Duration::from_micros(20));
+    }
+    call
+}
+
+/// The test holds the engine as a worker that is late in going to sleep would.
+#[test]
+fn a_caller_alone_gets_the_baton_once_a_settling_worker_lets_go() {
+    let hand = by_hand(2, 2);
+    let stream = hand.spawn().unwrap();
+    let mut settling = lock(&hand.shared.engine);
+    let first = claim(&hand, &stream, 1);
+    // Who comes after the claim queues behind it, and waits for no lock.
+    let second = stream.call(&x(&2));
+    let spawn = Spawn::new(&hand.shared);
+    assert_eq!(settling.step(&hand.shared, Instant::now()), Step::Claimed, "neither a turn nor a spawn comes before");
+    drop(settling);
+    assert_eq!(first.join().unwrap().unwrap(), alone(&[1, 2])[0]);
+    assert_eq!(hand.shared.stats().handoffs, 0);
+    assert_eq!([hand.step(), hand.step(), hand.step()], [Step::Ran, Step::Ran, Step::Idle]);
+    assert_eq!(y(now(second)).unwrap(), alone(&[1, 2])[1]);
+    assert_eq!(now(spawn).unwrap().lane().index(), 1);
+    assert_eq!((hand.turns(), hand.shared.stats().handoffs), (vec![vec![1], vec![2]], 1));
+}
+
+#[test]
+fn a_claim_is_served_before_the_end() {
+    let hand = by_hand(1, 1);
+    let stream = hand.spawn().unwrap();
+    let mut settling = lock(&hand.shared.engine);
+    let call = claim(&hand, &stream, 1);
+    lock(&hand.shared.queue).close(Arc::new(Closed::Dropped));
+    assert_eq!(settling.step(&hand.shared, Instant::now()), Step::Claimed, "the model is needed still");
+    drop(settling);
+    assert_eq!(call.join().unwrap().unwrap(), next(INITIAL, 1));
+    assert_eq!(hand.step(), Step::Stopped);
+    assert!(matches!(stream.call_blocking(&x(&2)), Err(StreamError::Closed(_))));
+}
+
+#[test]
+fn a_spawn_dropped_on_its_way_to_a_lease_leases_nothing() {
+    let hand = by_hand(1, 1);
+    let spawn = Spawn::new(&hand.shared);
+    // The worker has it, and has not served it yet.
+    let slot = lock(&hand.shared.queue).pop_spawn().unwrap();
+    drop(spawn);
+    assert!(slot.deliver(|| panic!("leased for nobody")).is_none());
 }

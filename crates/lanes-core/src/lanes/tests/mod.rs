@@ -2,6 +2,9 @@
 
 mod churn;
 mod double;
+mod forks;
 mod forming;
+mod pipelining;
 mod reaping;
+mod slotted;
 mod streams;

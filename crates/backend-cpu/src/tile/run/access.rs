@@ -1,0 +1,195 @@
+//! Reads and writes of a tile's items: every address is checked here, and nowhere else.
+//!
+//! - What is handed out ([`Run::checked`], [`Run::contiguous`]) lies inside its buffer; what does not is a fault that names
+//!   the access.
+//! - Items whose mask is off touch no memory.
+
+use std::ptr;
+
+use loom_compiler::tile::{Access, Offsets, SiteId};
+use loom_compiler::types::ScalarType;
+
+use super::super::Fault;
+use super::{Exec, Run, Stop};
+
+/// Active items of a tile whose elements are evenly spaced: `count` of them from item `first` (counted from the
+/// range's start), element `i` at `at + i·step` bytes.
+struct Stretch<T> {
+    first: usize,
+    at: *mut T,
+    step: isize,
+    count: usize,
+}
+
+impl<T> Stretch<T> {
+    fn element(&self, i: usize) -> *mut T {
+        self.at.wrapping_byte_offset(self.step * i as isize)
+    }
+}
+
+impl Run<'_> {
+    #[cold]
+    fn out_of_bounds(&self, buffer: u32, index: i64, site: SiteId) -> Stop {
+        let site = &self.program.sites[site.0 as usize];
+        Box::new(Fault::OutOfBounds {
+            kernel: self.name.to_owned(),
+            op: site.op.clone(),
+            at: site.span.start,
+            index,
+            buffer,
+            limit: self.buffers[buffer as usize].len,
+        })
+    }
+
+    /// The address of `bytes` bytes at `offset`, if the buffer has them.
+    pub(super) fn checked(&self, buffer: u32, offset: i64, bytes: usize, site: SiteId) -> Result<*mut u8, Stop> {
+        let binding = self.buffers[buffer as usize];
+        let fits = usize::try_from(offset).is_ok_and(|offset| bytes <= binding.len && offset <= binding.len - bytes);
+        if fits {
+            // SAFETY: inside of the buffer.
+            Ok(unsafe { binding.ptr.add(offset as usize) })
+        } else {
+            Err(self.out_of_bounds(buffer, offset, site))
+        }
+    }
+
+    /// The address of item `lo`'s element, if the range's elements lie side by side and all of them are accessed.
+    #[inline(always)]
+    pub(super) fn contiguous(&self, access: Access, ty: ScalarType, exec: Exec) -> Result<Option<*mut u8>, Stop> {
+        let Offsets::Affine(offsets) = access.offsets else {
+            return Ok(None);
+        };
+        let line = self.numbers(offsets);
+        let size = ty.bytes() as i64;
+        if !exec.mask.is_null() || self.stride(line, exec) != Some(size) {
+            return Ok(None);
+        }
+        let start = line.base.wrapping_add(size * exec.lo as i64);
+        self.checked(access.buffer, start, (exec.hi - exec.lo) * size as usize, access.site).map(Some)
+    }
+
+    /// Copies the active items' elements to `to`, item `lo`'s first.
+    pub(super) unsafe fn gather(&self, access: Access, ty: ScalarType, exec: Exec, to: *mut u8) -> Result<(), Stop> {
+        // SAFETY: `to` holds a tile; addresses are checked.
+        unsafe {
+            match ty.bytes() {
+                1 => self.gather_as::<u8>(access, exec, to.cast()),
+                2 => self.gather_as::<u16>(access, exec, to.cast()),
+                4 => self.gather_as::<u32>(access, exec, to.cast()),
+                _ => self.gather_as::<u64>(access, exec, to.cast()),
+            }
+        }
+    }
+
+    unsafe fn gather_as<T: Copy>(&self, access: Access, exec: Exec, to: *mut T) -> Result<(), Stop> {
+        let copy = |run: Stretch<T>| {
+            // SAFETY: the run's addresses are in bounds and may be unaligned; `to` holds the range's items.
+            unsafe {
+                let to = to.add(run.first);
+                if run.step == size_of::<T>() as isize {
+                    // Rows of a tensor are what most runs are: copied whole.
+                    ptr::copy_nonoverlapping(run.at.cast::<u8>(), to.cast::<u8>(), run.count * size_of::<T>());
+                } else if run.step == 0 {
+                    let value = run.at.read_unaligned();
+                    (0..run.count).for_each(|i| to.add(i).write(value));
+                } else {
+                    (0..run.count).for_each(|i| to.add(i).write(run.element(i).read_unaligned()));
+                }
+            }
+        };
+        // SAFETY: as the caller's.
+        unsafe { self.each_run(access, exec, copy) }
+    }
+
+    /// Copies elements from `from` to the active items' places, in ascending order.
+    pub(super) unsafe fn scatter(
+        &self,
+        access: Access,
+        ty: ScalarType,
+        exec: Exec,
+        from: *const u8,
+    ) -> Result<(), Stop> {
+        // SAFETY: `from` holds a tile; addresses are checked.
+        unsafe {
+            match ty.bytes() {
+                1 => self.scatter_as::<u8>(access, exec, from.cast()),
+                2 => self.scatter_as::<u16>(access, exec, from.cast()),
+                4 => self.scatter_as::<u32>(access, exec, from.cast()),
+                _ => self.scatter_as::<u64>(access, exec, from.cast()),
+            }
+        }
+    }
+
+    unsafe fn scatter_as<T: Copy>(&self, access: Access, exec: Exec, from: *const T) -> Result<(), Stop> {
+        let copy = |run: Stretch<T>| {
+            // SAFETY: the run's addresses are in bounds and may be unaligned; `from` holds the range's items, in memory
+            // of the executor's own.
+            unsafe {
+                let from = from.add(run.first);
+                if run.step == size_of::<T>() as isize {
+                    ptr::copy_nonoverlapping(from.cast::<u8>(), run.at.cast::<u8>(), run.count * size_of::<T>());
+                } else {
+                    (0..run.count).for_each(|i| run.element(i).write_unaligned(from.add(i).read()));
+                }
+            }
+        };
+        // SAFETY: as the caller's.
+        unsafe { self.each_run(access, exec, copy) }
+    }
+
+    /// Calls `visit` for runs of active items in ascending order, all their addresses being in bounds.
+    #[inline(always)]
+    unsafe fn each_run<T>(&self, access: Access, exec: Exec, visit: impl Fn(Stretch<T>)) -> Result<(), Stop> {
+        let size = size_of::<T>();
+        let one = |place: usize, at: *mut u8| Stretch { first: place, at: at.cast(), step: 0, count: 1 };
+        let mut fault = None;
+        match access.offsets {
+            Offsets::Affine(offsets) => {
+                let line = self.numbers(offsets);
+                let binding = self.buffers[access.buffer as usize];
+                self.runs(exec, |segment, item, first, count| {
+                    let start = line.base.wrapping_add(line.g.wrapping_mul(segment as i64));
+                    let start = start.wrapping_add(line.l.wrapping_mul(item as i64));
+                    // Both ends inside: everything between is.
+                    let last = line.l.checked_mul(count as i64 - 1).and_then(|span| start.checked_add(span));
+                    let room = binding.len.checked_sub(size).map_or(-1, |room| room.min(i64::MAX as usize) as i64);
+                    let inside = last.is_some_and(|last| start.min(last) >= 0 && start.max(last) <= room);
+                    if inside && exec.mask.is_null() {
+                        // SAFETY: the start is inside.
+                        let at = unsafe { binding.ptr.add(start as usize) }.cast();
+                        visit(Stretch { first: first - exec.lo, at, step: line.l as isize, count });
+                        return true;
+                    }
+                    for i in 0..count {
+                        // SAFETY: the mask covers the tile.
+                        if !exec.mask.is_null() && unsafe { *exec.mask.add(first + i) } == 0 {
+                            continue;
+                        }
+                        let offset = start.wrapping_add(line.l.wrapping_mul(i as i64));
+                        match self.checked(access.buffer, offset, size, access.site) {
+                            Ok(at) => visit(one(first - exec.lo + i, at)),
+                            Err(found) => {
+                                fault = Some(found);
+                                return false;
+                            }
+                        }
+                    }
+                    true
+                });
+            }
+            Offsets::Gather(reg) => {
+                // SAFETY: the register holds the tile's items.
+                let offsets = unsafe { self.element(reg, ScalarType::I64, 0) }.cast::<i64>();
+                for i in exec.lo..exec.hi {
+                    // SAFETY: the mask and the register cover the tile.
+                    let (on, offset) =
+                        unsafe { (exec.mask.is_null() || *exec.mask.add(i) != 0, offsets.add(i).read()) };
+                    if on {
+                        visit(one(i - exec.lo, self.checked(access.buffer, offset, size, access.site)?));
+                    }
+                }
+            }
+        }
+        fault.map_or(Ok(()), Err)
+    }
+}
