@@ -87,8 +87,8 @@ pub(crate) enum Base {
     Scratch(usize),
 }
 
-/// The memory of each binding, and the byte where it starts there.
-pub(crate) type Residents = Box<[(Arc<CpuBuffer>, usize)]>;
+/// A byte of a buffer.
+pub(crate) type Place = (Arc<CpuBuffer>, usize);
 
 /// A plan prepared on a CPU device.
 pub(crate) struct CpuExecutable {
@@ -100,7 +100,7 @@ pub(crate) struct CpuExecutable {
     /// The rows of each state, in the signature's order.
     pub states: Box<[Arc<CpuBuffer>]>,
     /// The memory of each binding, and where it starts there.
-    pub residents: Residents,
+    pub residents: Box<[Place]>,
     /// The buffers of both, each once.
     pub entered: Box<[Arc<CpuBuffer>]>,
     /// The most seats of a chunk.
@@ -238,7 +238,7 @@ impl Preparation<'_> {
         options.states.iter().map(|state| of(state).ok_or_else(|| foreign("state"))).collect()
     }
 
-    fn residents(&self, options: &PrepareOptions<'_>) -> Result<Residents, DeviceError> {
+    fn residents(&self, options: &PrepareOptions<'_>) -> Result<Box<[Place]>, DeviceError> {
         let of = |resident: &lanes_core::device::Resident| {
             let buffer = resident.buffer.object::<CpuBuffer>().filter(|buffer| buffer.device == self.device.id());
             // The options' check keeps the offset inside the buffer where the plan names the binding.

@@ -18,10 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// Address, length, and columns; the latter 0 for plain bytes.
 type Key = (usize, usize, usize);
 
+/// What was given, whose address nobody else gets while this is held, and what was made of it.
+type Made<S, T> = (Weak<S>, Weak<Held<T>>);
+
 #[derive(Default)]
 struct Known {
-    matrices: HashMap<Key, (Weak<[f32]>, Weak<Held<Packed>>)>,
-    constants: HashMap<Key, (Weak<[u8]>, Weak<Held<()>>)>,
+    matrices: HashMap<Key, Made<[f32], Packed>>,
+    constants: HashMap<Key, Made<[u8], ()>>,
 }
 
 /// What is shared on one device.

@@ -209,8 +209,8 @@ pub fn failed(open: Open<'_>) {
     let mut slots: Vec<Slot> = (0..3).map(|_| device.lease(&executable).unwrap()).collect();
     let (held, gate) = Completion::pending();
     let first = send(&*device, &executable, &mut slots[0], 1, &[held]).unwrap();
-    let second = send(&*device, &executable, &mut slots[1], 2, &[first.clone()]).unwrap();
-    let copied = device.copy((&kept, 0), (&kept, 32), 32, &[second.clone()]).unwrap();
+    let second = send(&*device, &executable, &mut slots[1], 2, std::slice::from_ref(&first)).unwrap();
+    let copied = device.copy((&kept, 0), (&kept, 32), 32, std::slice::from_ref(&second)).unwrap();
     let healthy = send(&*device, &executable, &mut slots[2], 3, &[]).unwrap();
     gate.complete(Err(fault()));
     for after in [&first, &second, &copied] {
@@ -268,6 +268,9 @@ pub fn host_calls(open: Open<'_>) {
     }
 }
 
+/// A slot's turn that was not waited for yet, and what it must give.
+type Flying = Option<(Completion, Vec<u8>)>;
+
 /// Random turns, copies, writes and reads on three buffers, submitted without waiting, against the same done in order.
 pub fn random_order(open: Open<'_>) {
     for seed in 0..12 {
@@ -276,9 +279,9 @@ pub fn random_order(open: Open<'_>) {
         let mut model = vec![vec![0u8; BYTES]; 3];
         let executables: Vec<Executable> =
             buffers.iter().map(|kept| exchanger(&*device, kept, 2, !random.one_in(3))).collect();
-        let mut slots: Vec<(usize, Slot, Option<(Completion, Vec<u8>)>)> =
+        let mut slots: Vec<(usize, Slot, Flying)> =
             (0..6).map(|at| (at % 3, device.lease(&executables[at % 3]).unwrap(), None)).collect();
-        let check = |slot: &Slot, flying: &mut Option<(Completion, Vec<u8>)>| {
+        let check = |slot: &Slot, flying: &mut Flying| {
             if let Some((completion, expected)) = flying.take() {
                 ended(&completion).unwrap();
                 assert_eq!(slot.output(0).unwrap(), expected, "seed {seed}");

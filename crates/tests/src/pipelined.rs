@@ -40,9 +40,9 @@ pub fn streams(open: Open<'_>) {
         let streams: Vec<_> = (0..STREAMS).map(|_| runnable.spawn_blocking().expect("a lane is free")).collect();
         let mut reaper = runnable.reaper();
         for call in 0..CALLS {
-            for (at, stream) in streams.iter().enumerate() {
+            for (at, (stream, inputs)) in streams.iter().zip(&inputs).enumerate() {
                 let tag = (call * STREAMS + at) as u64;
-                reaper.submit(stream, tag, &[value(&inputs[at][call])]).expect("there is room");
+                reaper.submit(stream, tag, &[value(&inputs[call])]).expect("there is room");
             }
             // The queue holds four calls a lane.
             let room = 2 * STREAMS;

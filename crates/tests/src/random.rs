@@ -122,7 +122,7 @@ fn random_plan(mut random: Random, seed: u64, has_residents: bool) -> (Plan, Sig
         build.writable.push(scratch);
         build.write_again(random, &states);
     }
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         // Not read meanwhile, as no command may write what it reads. What reads them later sees what was written.
         for &resident in &residents {
             build.readable.retain(|&id| id != resident);

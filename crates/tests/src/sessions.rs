@@ -252,7 +252,7 @@ pub fn opening(open: Open<'_>) {
     let names: Vec<_> = kernels.iter().map(Kernel::name).collect();
     assert_eq!(names, ["add", "mul", "add", "mul"], "in the order asked for");
     assert!(Arc::ptr_eq(kernels[0].image(), kernels[2].image()), "equal kernels share an image");
-    compiling.compile(&[mul.clone()]).unwrap();
+    compiling.compile(std::slice::from_ref(&mul)).unwrap();
     assert_eq!(counting.0.load(Ordering::Relaxed), 2, "each is compiled once");
     let broken = KernelSource::new("broken.loom", "kernel.def @broken(", "broken");
     let error = said(compiling.compile(&[mul.clone(), broken.clone()]));
@@ -269,7 +269,7 @@ pub fn opening(open: Open<'_>) {
     let (one, two) = (builder().context(context.clone()).open().unwrap(), builder().context(context).open().unwrap());
     assert_eq!(opened.load(Ordering::Relaxed), 1);
     assert!(one.context().is(two.context()));
-    let first = one.compile(&[mul.clone()]).unwrap();
+    let first = one.compile(std::slice::from_ref(&mul)).unwrap();
     assert!(Arc::ptr_eq(first[0].image(), two.compile(&[mul]).unwrap()[0].image()));
     let _held = one.allocate("most", 900).unwrap();
     assert_eq!(said(two.allocate("more", 200)), "over budget: more needs 200 bytes, 900 of 1000 are in use");

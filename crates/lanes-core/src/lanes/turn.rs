@@ -73,6 +73,9 @@ pub(super) struct Engine {
     refused: Vec<Refusal>,
     answered: Vec<JobBox>,
     spawns: Vec<Arc<SpawnSlot>>,
+    /// Spawns from a snapshot, which wait until nothing is in flight: each takes a row at once, and a seat in flight may
+    /// still read the one that the last holder of its lane left.
+    restores: Vec<Arc<SpawnSlot>>,
     operations: Vec<JobBox>,
     again: Vec<JobBox>,
     outbox: Outbox,
@@ -98,6 +101,7 @@ impl Engine {
             refused: Vec::new(),
             answered: Vec::with_capacity(seats),
             spawns: Vec::new(),
+            restores: Vec::new(),
             operations: Vec::new(),
             again: Vec::new(),
             // Room for a turn's: which call is the first to sleep is chance, and none is to allocate.
@@ -120,6 +124,13 @@ impl Engine {
         if queue.claimed {
             return Step::Claimed;
         }
+        if let Some(cause) = queue.closed().cloned()
+            && !self.restores.is_empty()
+        {
+            drop(queue);
+            self.outbox.refuse(self.restores.drain(..).map(Request::Spawn).collect(), &cause);
+            return Step::Ran;
+        }
         if queue.closed().is_some() && self.flight.is_quiet() {
             drop(queue);
             self.stop();
@@ -128,7 +139,7 @@ impl Engine {
         while let Some(slot) = queue.pop_spawn() {
             self.spawns.push(slot);
         }
-        if !self.spawns.is_empty() {
+        if !self.spawns.is_empty() || !self.restores.is_empty() && self.flight.is_quiet() {
             queue.settle();
             drop(queue);
             self.serve_spawns(shared);
@@ -146,8 +157,8 @@ impl Engine {
             // What lets calls wait no longer than that: the turn follows at once.
             queue = lock(&shared.queue);
         }
-        // While an operation waits for the turns in flight, no turn is formed: they end, and it is next.
-        if waits || !self.flight.has_room() {
+        // While an operation or a restore waits for the turns in flight, no turn is formed: they end, and it is next.
+        if waits || !self.restores.is_empty() || !self.flight.has_room() {
             return if operated { Step::Ran } else { Step::Occupied };
         }
         if self.flight.unseated.is_empty() {
@@ -202,7 +213,13 @@ impl Engine {
 
     fn serve_spawns(&mut self, shared: &Arc<Shared>) {
         self.collect_released(shared);
-        for slot in std::mem::take(&mut self.spawns) {
+        let mut slots = std::mem::take(&mut self.restores);
+        slots.append(&mut self.spawns);
+        for slot in slots {
+            if slot.snapshot().is_some() && !self.flight.is_quiet() {
+                self.restores.push(slot);
+                continue;
+            }
             let served = slot.deliver(|| match slot.snapshot() {
                 Some(snapshot) => self.restore(shared, snapshot),
                 None => self.table.lease().map(|lease| Stream::new(shared, lease, 0)).ok_or_else(|| self.full(1)),

@@ -68,7 +68,7 @@ impl Region {
 
     /// The same bytes in as few runs as can be.
     pub const fn joined(&self) -> Self {
-        if self.rows > 1 && self.stride == self.row_bytes {
+        if self.rows == 1 || (self.rows > 1 && self.stride == self.row_bytes) {
             Self::contiguous(self.offset, self.row_bytes * self.rows)
         } else {
             *self

@@ -45,7 +45,7 @@ impl Touched {
             let memory: Vec<_> = memory.collect();
             for (at, region, _) in memory.iter().filter(|(_, _, access)| access.reads()) {
                 for part in without(*region, written.get(at).map_or(&[], Vec::as_slice)) {
-                    touched.add_read(*at, part);
+                    touched.add_read(*at, part.joined());
                 }
             }
             for (at, region, _) in memory.iter().filter(|(_, _, access)| access.writes()) {

@@ -484,6 +484,49 @@ fn a_lane_released_in_flight_keeps_its_rows_until_its_turns_have_ended() {
     assert_eq!(hand.rows_held(), 1);
 }
 
+#[test]
+fn a_restore_waits_for_the_turns_in_flight() {
+    for closes in [false, true] {
+        let (hand, bench) = by_hand(2, 2, 1);
+        let (gone, stream) = (hand.spawn().unwrap(), hand.spawn().unwrap());
+        let (before, first) = (gone.call(&x(&5)), stream.call(&x(&1)));
+        drain(&hand, &bench);
+        (now(before).unwrap(), now(first).unwrap());
+        let snapshot = stream.snapshot();
+        drain(&hand, &bench);
+        let snapshot = now(snapshot).unwrap();
+        let (seated, second) = (gone.call(&x(&6)), stream.call(&x(&2)));
+        assert_eq!((settle(&hand), hand.rows_held()), (Step::Occupied, 4), "all rows are in use");
+        drop((gone, seated));
+        let mut restore = Spawn::restore(&hand.shared, &snapshot);
+        let third = stream.call(&x(&3));
+        bench.run_one();
+        assert_eq!((settle(&hand), bench.turns().len()), (Step::Occupied, 4), "no turn keeps it waiting longer");
+        assert!(poll(&mut restore).is_pending());
+        if closes {
+            let told = lock(&hand.shared.queue).close(Arc::new(Closed::Dropped));
+            assert_eq!(hand.step(), Step::Ran);
+            assert!(matches!(now(restore), Err(StreamError::Closed(cause)) if matches!(*cause, Closed::Dropped)));
+            drop((told, third));
+            drain(&hand, &bench);
+            assert_eq!(y(now(second)).unwrap(), alone(&[1, 2])[1]);
+            continue;
+        }
+        drain(&hand, &bench);
+        let restored = now(restore).unwrap();
+        assert_eq!((restored.lane().index(), restored.position()), (0, 1));
+        let calls = [restored.call(&x(&9)), second, third];
+        drain(&hand, &bench);
+        assert_eq!(
+            calls.map(|call| y(now(call)).unwrap())[..],
+            [alone(&[1, 9])[1], alone(&[1, 2])[1], alone(&[1, 2, 3])[2]]
+        );
+        drop((restored, stream));
+        drop((Client::spawn(&hand, &bench), Client::spawn(&hand, &bench)));
+        assert_eq!(hand.rows_held(), 0);
+    }
+}
+
 /// What every call in `calls` was told.
 fn cause(calls: Vec<Call>) -> Arc<Closed> {
     let causes: Vec<_> = calls

@@ -1,6 +1,6 @@
 //! A double with several slots. What it starts waits on a bench until the test, or a thread of it, runs it.
 
-use super::super::model::{Capacity, LanedModel, Refusal, SeatRows};
+use super::super::model::{Capacity, LanedModel, Refusal, RowId, SeatRows};
 use super::super::sync::lock;
 use super::double::{BALK, FAIL, INITIAL, LOSE, PANIC, REFUSE, next, signature};
 use crate::Signature;
@@ -193,6 +193,23 @@ impl LanedModel for Slotted {
 
     fn device_bytes(&self) -> u64 {
         0
+    }
+
+    fn identity(&self) -> Result<[u8; 32], DeviceError> {
+        Ok([7; 32])
+    }
+
+    fn read_row(&self, _state: usize, row: RowId, into: &mut [u8]) -> Result<(), DeviceError> {
+        into.copy_from_slice(&self.bench.state().rows[row.0 as usize].to_le_bytes());
+        Ok(())
+    }
+
+    fn write_row(&mut self, _state: usize, row: RowId, bytes: &[u8]) -> Result<(), DeviceError> {
+        let mut state = self.bench.state();
+        let mut seats = state.waiting.iter().flat_map(|started| &started.seats);
+        assert!(seats.all(|seat| seat.read != row && seat.write != row), "{row} is written, and in flight");
+        state.rows[row.0 as usize] = u64::from_le_bytes(bytes.try_into().unwrap());
+        Ok(())
     }
 
     fn slots_max(&self) -> usize {
