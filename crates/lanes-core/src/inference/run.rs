@@ -77,7 +77,7 @@ impl Inference {
     /// As from [`wait`](Self::wait).
     pub fn wait_timeout(&mut self, limit: Duration) -> Option<Result<Outputs, DeviceError>> {
         // What comes last ends last.
-        self.last.wait_timeout(limit)?;
+        drop(self.last.wait_timeout(limit)?);
         Some(self.take())
     }
 
