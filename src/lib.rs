@@ -70,3 +70,7 @@ pub fn planned(
 #[cfg(all(doctest, feature = "cpu"))]
 #[doc = include_str!("../docs/sessions.md")]
 struct SessionsByExample;
+
+#[cfg(all(doctest, feature = "cpu"))]
+#[doc = include_str!("../docs/inference.md")]
+struct InferenceByExample;

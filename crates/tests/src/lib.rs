@@ -11,6 +11,8 @@
 //! - `kernels/*.loom` are kernels that the tests of several crates run, each against an expectation of its own.
 //! - Not here: how fast anything is, and what only one backend has.
 
+pub mod apart;
+pub mod crowd;
 pub mod definitions;
 pub mod faulty;
 pub mod flight;
@@ -20,11 +22,14 @@ pub mod memory;
 pub mod order;
 pub mod pipelined;
 pub mod plans;
+pub mod pools;
 pub mod random;
 pub mod reference;
 pub mod residents;
 pub mod sessions;
 pub mod slots;
+pub mod tasks;
+pub mod tensors;
 
 use lanes_core::device::Device;
 use std::sync::Arc;
@@ -216,6 +221,70 @@ macro_rules! conformance {
             #[test]
             fn a_laned_model_of_kernels_serves_streams() {
                 $crate::definitions::laned($open);
+            }
+            #[test]
+            fn tensors_go_up_and_come_down() {
+                $crate::tensors::round_trips($open);
+            }
+            #[test]
+            fn views_are_the_memory_they_were_cut_from() {
+                $crate::tensors::views($open);
+            }
+            #[test]
+            fn concatenations_are_copied_on_the_device() {
+                $crate::tensors::concatenations($open);
+            }
+            #[test]
+            fn a_reader_of_a_tensor_comes_after_its_makers() {
+                $crate::tensors::producers($open);
+            }
+            #[test]
+            fn tensors_without_elements_need_no_device() {
+                $crate::tensors::empties($open);
+            }
+            #[test]
+            fn tensors_that_do_not_fit_are_refused_by_name() {
+                $crate::tensors::refusals($open);
+            }
+            #[test]
+            fn every_way_in_and_out_of_a_slot_gives_the_same() {
+                $crate::pools::inferences($open);
+            }
+            #[test]
+            fn slots_are_built_once_and_apart() {
+                $crate::pools::builders($open);
+            }
+            #[test]
+            fn submissions_that_do_not_fit_give_the_slot_back() {
+                $crate::pools::refusals($open);
+            }
+            #[test]
+            fn slots_are_given_in_the_order_asked() {
+                $crate::pools::line($open);
+            }
+            #[test]
+            fn a_kept_output_keeps_its_slot() {
+                $crate::pools::leases($open);
+            }
+            #[test]
+            fn inferences_are_awaited_and_cancelled() {
+                $crate::pools::waits($open);
+            }
+            #[test]
+            fn a_slot_that_failed_is_out_of_service() {
+                $crate::pools::failures($open);
+            }
+            #[test]
+            fn a_lost_device_ends_every_inference_with_one_cause() {
+                $crate::pools::losses($open);
+            }
+            #[test]
+            fn definitions_make_slots() {
+                $crate::pools::definitions($open);
+            }
+            #[test]
+            fn a_crowd_over_few_slots_is_served_in_order() {
+                $crate::crowd::crowded($open);
             }
             #[test]
             fn contractions_and_activations_are_near_f64() {

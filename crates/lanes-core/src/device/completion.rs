@@ -71,7 +71,7 @@ impl Shared {
 }
 
 /// Wakes a task of somebody else, whose panics are not ours.
-fn wake(waker: Waker) {
+pub(crate) fn wake(waker: Waker) {
     // The panic hook has said it; whoever submitted is not the one to hear it.
     drop(catch_unwind(AssertUnwindSafe(|| waker.wake())));
 }

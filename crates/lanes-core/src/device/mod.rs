@@ -22,6 +22,7 @@ mod poison;
 mod turn;
 
 pub use budget::{Budget, Charge, MemoryUse, Purpose};
+pub(crate) use completion::wake;
 pub use completion::{Completer, Completion, Completions, Outcome};
 pub use error::DeviceError;
 pub use handle::{Buffer, BufferObject, Executable, ExecutableObject, Slot, SlotObject, StateRows};

@@ -36,7 +36,7 @@ pub struct Ledger {
 struct Entry {
     region: Region,
     completion: Completion,
-    /// It is known to have failed, and hides what was before.
+    /// It is known to have failed, or nothing was there before it: it hides what was before unless it runs well.
     poison: bool,
 }
 
@@ -74,6 +74,17 @@ impl Ledger {
         self.settle();
     }
 
+    /// The same of a submission that makes all of `region`, where nothing before it is worth reading: if it never ran,
+    /// readers are [`DeviceError::Upstream`] too.
+    pub fn made(&mut self, region: Region, completion: &Completion) {
+        self.settle();
+        if region.bytes() > 0 && !matches!(completion.result(), Some(Ok(_))) {
+            self.entries.push(Entry { region, completion: completion.clone(), poison: true });
+        } else if region.bytes() > 0 {
+            self.hide(region, self.entries.len());
+        }
+    }
+
     /// Whether a reader of any byte would have nothing to come after.
     pub fn is_clean(&mut self) -> bool {
         self.settle();
@@ -84,11 +95,8 @@ impl Ledger {
     fn settle(&mut self) {
         let mut at = 0;
         while let Some(entry) = self.entries.get_mut(at) {
-            if entry.poison {
-                at += 1;
-                continue;
-            }
             match entry.completion.result() {
+                Some(Err(_)) if entry.poison => at += 1,
                 None => at += 1,
                 Some(Err(DeviceError::Cancelled | DeviceError::Upstream(_))) => drop(self.entries.remove(at)),
                 Some(Ok(_)) => {
@@ -347,6 +355,29 @@ mod tests {
         ledger.wrote(Region { row_bytes: 4, ..column(0) }, &done);
         assert_eq!(after(&mut ledger, Region { row_bytes: 4, ..column(0) }), 0);
         assert_eq!(after(&mut ledger, column(0)), 1);
+    }
+
+    #[test]
+    fn what_was_never_made_is_not_read_until_it_is_written() {
+        let (all, half) = (Region::contiguous(0, 64), Region::contiguous(32, 32));
+        for ended in [DeviceError::Cancelled, DeviceError::Upstream(Arc::new(fault())), fault()] {
+            let mut ledger = Ledger::new();
+            let said = |ledger: &mut Ledger, region| {
+                let mut after = Vec::new();
+                ledger.reading(region, &mut after);
+                after.iter().map(|earlier| earlier.wait().map_err(|error| error.to_string())).collect::<Vec<_>>()
+            };
+            let (completion, completer) = Completion::pending();
+            ledger.made(all, &completion);
+            let (expected, done) = (ended.to_string(), Completion::ready(Ok(Outcome::default())));
+            completer.complete(Err(ended));
+            assert_eq!(said(&mut ledger, all), [Err(expected.clone())]);
+            ledger.wrote(half, &done);
+            assert_eq!(said(&mut ledger, half), []);
+            assert_eq!(said(&mut ledger, all), [Err(expected)]);
+            ledger.made(all, &done);
+            assert!(ledger.is_clean());
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::compile::{CompileErrors, KernelCache, KernelCompiler, KernelSource, L
 use crate::device::{Device, DeviceError};
 use loom_compiler::CpuImage;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where devices come from: what a program that has backends gives to one that only knows [`Device`].
@@ -27,7 +28,12 @@ type Opening = Box<dyn Fn() -> Result<Arc<dyn Device>, DeviceError> + Send + Syn
 #[derive(Clone)]
 pub struct ModelContext(Arc<Shared>);
 
+/// Contexts made so far in this process.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
 struct Shared {
+    /// Tells it from others in errors: 1 for the first.
+    number: u64,
     opening: Opening,
     compiler: Arc<dyn KernelCompiler>,
     cache: Arc<KernelCache>,
@@ -54,7 +60,8 @@ impl ModelContext {
         compiler: Arc<dyn KernelCompiler>,
         cache: Arc<KernelCache>,
     ) -> Self {
-        Self(Arc::new(Shared { opening: Box::new(open), compiler, cache, device: Mutex::new(None) }))
+        let number = MADE.fetch_add(1, Ordering::Relaxed) + 1;
+        Self(Arc::new(Shared { number, opening: Box::new(open), compiler, cache, device: Mutex::new(None) }))
     }
 
     /// Of device `index` of a backend, opened when something first needs it.
@@ -117,6 +124,17 @@ impl ModelContext {
     // An opening that panics leaves nothing half done: the device is stored by one assignment.
     fn held(&self) -> std::sync::MutexGuard<'_, Option<Arc<dyn Device>>> {
         self.0.device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `context 3 (cpu:avx2)`: its number among those of this process, and the target of its device once that is open.
+impl fmt::Display for ModelContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.0.number;
+        match &*self.held() {
+            Some(device) => write!(f, "context {number} ({})", device.capabilities().target),
+            None => write!(f, "context {number} (not open)"),
+        }
     }
 }
 

@@ -27,7 +27,7 @@ mod snapshot;
 mod staged;
 mod stats;
 mod stream;
-mod sync;
+pub(crate) mod sync;
 mod table;
 #[cfg(test)]
 mod tests;

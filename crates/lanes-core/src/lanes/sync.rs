@@ -38,7 +38,7 @@ thread_local! {
 /// How long a thread looks for something before it sleeps. Between looks it gives its core away: with more of our
 /// threads than cores that costs less than the system calls and the wake-up of a sleep; with few it is a short spin.
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
+pub(crate) struct Patience {
     /// Looks at least, however long they take.
     looks_min: u32,
     time: Duration,
@@ -47,7 +47,7 @@ pub(super) struct Patience {
 }
 
 /// Of one caller of many: were the turn long, all of them would spin.
-pub(super) const CALLER: Patience =
+pub(crate) const CALLER: Patience =
     Patience { looks_min: 2, time: Duration::from_micros(10), spin: Duration::from_micros(2) };
 /// Of the worker and of one who drives many streams: each wake-up of theirs holds up all streams.
 pub(super) const DRIVER: Patience =
@@ -99,7 +99,7 @@ impl Patience {
 }
 
 /// Runs `future` on this thread. `is_ready` is a cheap hint, asked before sleeping.
-pub(super) fn block_on<F: Future + Unpin>(future: F, patience: Patience, is_ready: impl Fn(&F) -> bool) -> F::Output {
+pub(crate) fn block_on<F: Future + Unpin>(future: F, patience: Patience, is_ready: impl Fn(&F) -> bool) -> F::Output {
     block(future, patience, is_ready, || {
         thread::park();
         true

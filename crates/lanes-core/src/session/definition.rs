@@ -195,6 +195,21 @@ impl Definition {
         self.0.names.iter().map(|(name, id)| (name.as_str(), self.0.plan.storages[id.0 as usize].bytes()))
     }
 
+    /// What goes in.
+    pub fn inputs(&self) -> impl Iterator<Item = &Port> {
+        self.0.inputs.iter().map(|(port, _)| port)
+    }
+
+    /// What comes out.
+    pub fn outputs(&self) -> impl Iterator<Item = &Port> {
+        self.0.outputs.iter().map(|(port, _)| port)
+    }
+
+    /// What is carried over.
+    pub fn states(&self) -> impl Iterator<Item = &StateSpec> {
+        self.0.states.iter().map(|(spec, ..)| spec)
+    }
+
     /// The model that serves lanes with it: inputs and outputs are a call's, states are gathered from the row that a
     /// seat reads and scattered to the row that it writes. Its kernels see the seats of a turn end to end, and are told
     /// how many by [`Index::Seats`](super::Index::Seats).

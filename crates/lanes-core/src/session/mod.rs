@@ -17,6 +17,7 @@ mod definition;
 mod kernels;
 mod laned;
 mod measure;
+mod memory;
 mod order;
 mod record;
 mod region;

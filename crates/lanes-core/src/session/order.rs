@@ -87,9 +87,15 @@ fn without(region: plan::Region, covered: &[plan::Region]) -> Vec<plan::Region> 
 impl Session {
     /// Submits a recording after whoever wrote what it reads.
     pub(super) fn submit(&self, ready: &mut Ready) -> Result<Completion, DeviceError> {
+        self.submit_after(ready, &[])
+    }
+
+    /// The same, and after `others`.
+    pub(super) fn submit_after(&self, ready: &mut Ready, others: &[Completion]) -> Result<Completion, DeviceError> {
         let mut memory = ready.recording.stores.iter().filter(|store| matches!(store.kind, Kind::Memory { .. }));
         memory.try_for_each(|store| store.check(&[self.life()]))?;
         let mut after = self.order();
+        after.extend_from_slice(others);
         let recording = Arc::clone(&ready.recording);
         for (at, region) in &ready.touched.reads {
             recording.stores[*at].reading(*region, &mut after);

@@ -86,6 +86,11 @@ impl Session {
     /// [`DeviceError::Invalid`] where nothing is recorded under `key` or memory of it went, [`DeviceError::Busy`] while
     /// as many replays of it run as there are slots, and the device's own. What fails while it runs is in the completion.
     pub fn replay(&self, key: &str) -> Result<Completion, DeviceError> {
+        self.replay_after(key, &[])
+    }
+
+    /// The same, and after `after`.
+    pub(crate) fn replay_after(&self, key: &str, after: &[Completion]) -> Result<Completion, DeviceError> {
         self.usable()?;
         let _replay = tracing::debug_span!("replay", session = %self.life().name, key).entered();
         let ready = self.ready(key)?;
@@ -94,7 +99,7 @@ impl Session {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(DeviceError::Busy { depth: 1 }),
         };
-        let completion = self.submit(&mut ready)?;
+        let completion = self.submit_after(&mut ready, after)?;
         drop(ready);
         self.watch(&completion);
         Ok(completion)
@@ -225,7 +230,7 @@ impl Session {
         Ok(Arc::clone(&ready.recording))
     }
 
-    pub(super) fn region(&self, label: &str, bytes: usize, placement: Placement) -> Result<Region, DeviceError> {
+    pub(crate) fn region(&self, label: &str, bytes: usize, placement: Placement) -> Result<Region, DeviceError> {
         self.usable()?;
         super::record::sized(label, bytes)?;
         let buffer = self.note(self.device().allocate(label, Purpose::State, placement, bytes as u64))?;

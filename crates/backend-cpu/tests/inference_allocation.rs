@@ -1,0 +1,84 @@
+//! An inference from host bytes to host bytes allocates nothing once there was one: no thread of the process does.
+
+use backend_cpu::{CpuDevice, CpuOptions};
+use lanes_core::inference::ModelContext;
+use lanes_tests::pools::{N, model, round, until};
+use lanes_tests::sessions::bytes;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is the system allocator's own; counting touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: `at` came from `alloc` above, so from `System`.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of 200 rounds after 20 to warm up.
+fn allocations(mut round: impl FnMut()) -> u64 {
+    (0..20).for_each(|_| round());
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    (0..200).for_each(|_| round());
+    ALLOCATIONS.load(Ordering::SeqCst) - before
+}
+
+// One test: another would allocate meanwhile.
+#[test]
+fn inferences_of_the_host_allocate_nothing_after_the_first() {
+    let device = CpuDevice::open(CpuOptions { threads: Some(1), budget: None }).unwrap();
+    let pool = model(&ModelContext::new(Arc::new(device)), 4);
+    let ([x, b], y) = round(1);
+    let (x, b, mut into) = (bytes(&x), bytes(&b), [0; N * 4]);
+    let counted = allocations(|| {
+        let slot = pool.acquire_blocking().unwrap();
+        let outputs = slot.submit_host(&[&x, &b]).unwrap().wait().unwrap();
+        outputs.read_into(&mut [&mut into]).unwrap();
+    });
+    assert_eq!((counted, &into[..]), (0, &bytes(&y)[..]), "one after the other");
+    let counted = allocations(|| {
+        let fly = || pool.try_acquire().unwrap().submit_with(|port, to| to.copy_from_slice([&x, &b][port])).unwrap();
+        let flying = [fly(), fly(), fly(), fly()];
+        for inference in flying {
+            let mut outputs = inference.wait().unwrap();
+            outputs.fetch().unwrap();
+            assert_eq!(outputs.get::<f32>(0).unwrap(), y);
+        }
+    });
+    assert_eq!(counted, 0, "all slots in flight, written in place, fetched to the slot's own memory");
+    // Waiters too: each slot that is given here was waited for on the other thread.
+    let held: Vec<_> = (0..3).map(|_| pool.try_acquire().unwrap()).collect();
+    let counted = std::thread::scope(|scope| {
+        let (send, receive) = std::sync::mpsc::sync_channel::<()>(1);
+        let pool = &pool;
+        scope.spawn(move || {
+            while receive.recv().is_ok() {
+                drop(pool.acquire_blocking().unwrap());
+            }
+        });
+        allocations(|| {
+            let slot = pool.acquire_blocking().unwrap();
+            send.send(()).unwrap();
+            until("the other waits", || pool.waiting() == 1);
+            drop(slot);
+        })
+    });
+    assert_eq!(counted, 0, "slots that are waited for");
+    drop(held);
+    // The counter does count.
+    assert_ne!(allocations(|| drop(vec![0u8; 8])), 0);
+}
