@@ -110,7 +110,6 @@ impl Engine {
             self.table.place(lease, row, 0);
             streams.push(Stream::new(shared, lease, position));
         }
-        shared.counters.lanes_taken(shared.releases.live());
         Ok(())
     }
 

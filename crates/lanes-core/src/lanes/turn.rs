@@ -208,7 +208,6 @@ impl Engine {
             });
             self.outbox.wakers.extend(served);
         }
-        shared.counters.lanes_taken(shared.releases.live());
     }
 
     /// Gives back the lanes whose last handle was dropped.
