@@ -39,8 +39,8 @@ pub const ALIGN: usize = 64;
 /// With more values than this only one order is tried: placing takes time in the square of their number.
 const MANY: usize = 4096;
 
-/// Pairs of values that improving an order may look at, some tens of milliseconds.
-const WORK: usize = 1 << 24;
+/// Pairs of values that improving an order may look at, some ten milliseconds.
+const WORK: usize = 1 << 22;
 
 /// Bytes wanted from one command to another, both included. Commands are numbered in program order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,12 +132,34 @@ impl Placement {
                 let order: Vec<usize> = std::iter::once(at).chain(rest).collect();
                 placement.improve(&order).then_some(order)
             });
-            match better {
+            match better.or_else(|| placement.moved(&best, &mut tries)) {
                 Some(order) => best = order,
                 None => break,
             }
         }
         Ok(placement)
+    }
+
+    /// `order` with one value moved or two exchanged, if any such order takes less: the first of them, which is kept.
+    fn moved(&mut self, order: &[usize], tries: &mut usize) -> Option<Vec<usize>> {
+        for from in 0..order.len() {
+            for to in 0..order.len() {
+                for exchanges in [false, true] {
+                    *tries = tries.checked_sub(1)?;
+                    let mut moved = order.to_vec();
+                    if exchanges {
+                        moved.swap(from, to);
+                    } else {
+                        let at = moved.remove(from);
+                        moved.insert(to, at);
+                    }
+                    if self.improve(&moved) {
+                        return Some(moved);
+                    }
+                }
+            }
+        }
+        None
     }
 
     /// Places the values in this order, and keeps that if it takes less.
@@ -324,7 +346,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(1000))]
+        #![proptest_config(ProptestConfig::with_cases(500))]
         #[test]
         fn what_lives_together_lies_apart_and_little_is_lost(values in values(4000, 40, 40)) {
             let placement = Placement::of(&values).unwrap();
@@ -363,6 +385,13 @@ mod tests {
             // 1.05 times was the worst of 3000.
             prop_assert!(placement.bytes() * 10 <= best * 12, "{} bytes, and {} would do", placement.bytes(), best);
         }
+    }
+
+    #[test]
+    fn an_order_that_no_single_value_mends_is_mended_by_moving_one_among_the_others() {
+        let value = |bytes, first, last| Value { bytes, first, last };
+        let values = [value(807, 11, 11), value(769, 8, 11), value(385, 1, 8), value(769, 0, 1), value(1, 3, 11)];
+        assert_eq!(Placement::of(&values).unwrap().bytes(), 1728);
     }
 
     #[test]
