@@ -22,11 +22,19 @@ pub fn address<T>(slice: &[T]) -> Address {
     (slice.as_ptr() as usize, slice.len())
 }
 
+/// A slice that was seen.
+#[derive(Debug)]
+struct Seen<T> {
+    /// Itself, so that no other takes its address.
+    _slice: Arc<[T]>,
+    /// What stands for it.
+    one: Arc<[T]>,
+}
+
 /// Slices of one type, each kept once.
 #[derive(Debug)]
 pub struct Known<T> {
-    /// Slices that were seen, kept so that no other takes their address, and what stands for each.
-    seen: HashMap<Address, (Arc<[T]>, Arc<[T]>)>,
+    seen: HashMap<Address, Seen<T>>,
     /// By a hash of their bytes.
     kept: HashMap<u64, Vec<Arc<[T]>>>,
 }
@@ -40,11 +48,11 @@ impl<T> Default for Known<T> {
 impl<T: bytemuck::Pod> Known<T> {
     /// The one that stands for `slice`. Reads the contents of each `Arc` once.
     pub fn one(&mut self, slice: &Arc<[T]>) -> Arc<[T]> {
-        if let Some((_, one)) = self.seen.get(&address(slice)) {
-            return Arc::clone(one);
+        if let Some(seen) = self.seen.get(&address(slice)) {
+            return Arc::clone(&seen.one);
         }
         let one = self.kept(slice, || Arc::clone(slice));
-        self.seen.insert(address(slice), (Arc::clone(slice), Arc::clone(&one)));
+        self.seen.insert(address(slice), Seen { _slice: Arc::clone(slice), one: Arc::clone(&one) });
         one
     }
 
