@@ -174,3 +174,26 @@ fn chains_keep_their_meaning() {
         .node("Add", &["f", "b"], &["g"], &[]);
     case(chain.output("c", F32, &["?", "?"]).output("g", F32, &["?", "?"])).check();
 }
+
+#[test]
+fn chains_of_more_than_one_kernel() {
+    for dtype in FLOATS {
+        // What crosses from one kernel to the next: floats, truths, and values from far before.
+        let mut chain = model(18, &[(dtype, &[3, 5]), (dtype, &[1, 5])], &[]);
+        let name = |at: usize| if at == 0 { "x0".to_owned() } else { format!("v{at}") };
+        for at in 0..400usize {
+            let (last, next, far) = (name(at), name(at + 1), name(at.saturating_sub(90)));
+            chain = match at % 8 {
+                0 => chain.node("Neg", &[&last], &[&next], &[]),
+                1 => chain.node("Max", &[&last, &far], &[&next], &[]),
+                2 => chain.node("Sub", &[&last, "x1"], &[&next], &[]),
+                3 => chain.node("Less", &[&last, &far], &[&format!("t{at}")], &[]).node("Neg", &[&last], &[&next], &[]),
+                4 => chain.node("Abs", &[&last], &[&next], &[]),
+                5 => chain.node("Where", &[&format!("t{}", at - 2), &last, &far], &[&next], &[]),
+                6 => chain.node("Relu", &[&last], &[&next], &[]),
+                _ => chain.node("Min", &[&last, "x0"], &[&next], &[]),
+            };
+        }
+        case(chain.output(&name(400), dtype, &["?"; 3])).check();
+    }
+}

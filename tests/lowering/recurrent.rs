@@ -3,8 +3,10 @@
 use crate::harness::{Random, case};
 use half::f16;
 use lanes::DType::*;
-use lanes::onnx::Tensor;
+use lanes::lanes::{Capacity, LanedModel};
 use lanes::onnx::onnx::build::{ModelBuilder, Value};
+use lanes::onnx::{ImportOptions, Tensor, load_bytes};
+use lanes::{OpenOptions, planned};
 
 const INPUT: usize = 3;
 const HIDDEN: usize = 5;
@@ -147,5 +149,22 @@ fn cells_of_halves() {
             .tensor("b", &halves(&[1, 2 * gates * HIDDEN]))
             .node(op, &["x", "w", "r", "b"], &["y"], &[("hidden_size", (HIDDEN as i64).into())]);
         case(model.output("y", F16, &["?"; 4])).sums().halves().check();
+    }
+}
+
+#[test]
+fn what_a_device_is_charged_does_not_grow_with_the_steps() {
+    for op in ["RNN", "GRU", "LSTM"] {
+        let charged = |steps: usize| {
+            let bytes = recurrence(op, steps, 2, [true; 3], &[("direction", "bidirectional".into())]).encode();
+            let model = load_bytes(bytes, "case", &ImportOptions::default()).expect("the model imports");
+            let device = lanes::open("cpu", &OpenOptions { threads: Some(1), budget: None }).expect("cpu opens");
+            let mut planned = planned(device.clone(), &model).expect("the model lowers");
+            planned.prepare(Capacity { rows: 3, max_seats: 1 }).expect("the device takes the plan");
+            assert_eq!(planned.memory().weights, device.memory().used.weights, "{op}");
+            planned.memory().weights
+        };
+        assert!(charged(1) > 0, "{op}");
+        assert_eq!(charged(12), charged(1), "{op}");
     }
 }

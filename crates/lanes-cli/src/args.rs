@@ -182,7 +182,7 @@ pub struct ModelArgs {
     /// What feeds an input: FILE.npy, FILE.wav[,frame=F][,hop=H], a folder of wavs, normal, uniform, zeros or a number
     #[arg(long, value_name = "NAME=SPEC", allow_hyphen_values = true)]
     pub input: Vec<String>,
-    /// Bind an input to a constant at import
+    /// Bind an input to a constant at import; a name that the model lacks is ignored with a warning
     #[arg(long, value_name = "NAME=VALUE", allow_hyphen_values = true)]
     pub fix: Vec<String>,
     /// Declare a state pair and its lane axis

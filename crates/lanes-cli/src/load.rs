@@ -228,7 +228,9 @@ pub fn bound_options(args: &ModelArgs) -> CliResult<(ImportOptions, BTreeMap<Str
                         .zip(&output.shape)
                         .all(|pair| !matches!(pair, (Dim::Known(a), Dim::Known(b)) if a != b))
             };
-            let state = seen.outputs.iter().find(fits).map_or_else(String::new, |output| {
+            // The import that cannot tell which output it is names those that it may be.
+            let asked = seen.why.iter().any(|why| why.contains(&format!("--state {}=", input.name)));
+            let state = seen.outputs.iter().find(|output| !asked && fits(output)).map_or_else(String::new, |output| {
                 format!(", or --state {}={} if that output is its next value", input.name, output.name)
             });
             let text = format!(

@@ -87,6 +87,11 @@ pub fn place() -> tempfile::TempDir {
     };
     model("adder.onnx", adder("state", "state_out"));
     model("unnamed.onnx", adder("total", "more"));
+    // Either output may be what h is on the next turn; y is named after nothing.
+    let either = rows("3").input("h", F32, &["batch", "3"]).node("Mul", &["x", "h"], &["y"], &[]);
+    let either = either.node("Add", &["x", "h"], &["hn"], &[]).node("Sub", &["x", "h"], &["next_h"], &[]);
+    let either = ["y", "hn", "next_h"].iter().fold(either, |model, name| model.output(name, F32, &["batch", "3"]));
+    model("either.onnx", either);
     // y = x + z · scale, where scale has no lane axis.
     let three = rows("2").input("z", F32, &["batch", "2"]).input("scale", F32, &["1"]);
     let three = three.node("Mul", &["z", "scale"], &["zs"], &[]).node("Add", &["x", "zs"], &["y"], &[]);

@@ -248,3 +248,15 @@ fn names_outside_ascii_are_names() {
     assert_eq!(found["model"].as_str().unwrap(), path.to_str().unwrap());
     assert!(out.join("y.npy").is_file());
 }
+
+#[test]
+fn one_state_that_may_be_either_output_is_advised_once() {
+    let here = place();
+    let ran = lanes(here.path(), "run {}/either.onnx --input x=normal --turns 1");
+    ran.refused(2, &["hn [batch, 3]", "next_h [batch, 3]", "--state h=OUTPUT"]);
+    // Not the first output that has its shape.
+    assert_eq!(ran.err.matches("--state").count(), 1, "{ran:?}");
+    // Where nothing is named after it, that is the advice.
+    lanes(here.path(), "run {}/unnamed.onnx --input x=normal --turns 1").refused(2, &["--state total=y"]);
+    lanes(here.path(), "run {}/either.onnx --input x=normal --turns 1 --state h=hn --json").json();
+}

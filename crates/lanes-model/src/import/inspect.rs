@@ -112,7 +112,8 @@ fn inspect_file(file: &OnnxFile, name: String, options: &ImportOptions) -> Resul
     let mut why = why;
     if why.is_none() && !built.unsupported.is_empty() {
         let first = &built.unsupported[0];
-        why = Some(format!("node {} ({}) is not supported: {}", first.node, first.op, first.why));
+        let axes = super::declared_axes(options);
+        why = Some(format!("node {} ({}) is not supported: {}{axes}", first.node, first.op, first.why));
     }
     if let Some(mixes) = &built.mixes {
         why = Some(mixes.to_string());

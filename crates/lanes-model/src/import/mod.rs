@@ -84,7 +84,7 @@ fn load_file(file: &OnnxFile, name: &str, options: &ImportOptions) -> Result<Mod
     };
     let mut refusal = None;
     for way in &ways {
-        let built = build(&plan, way, name, options, false)?;
+        let built = build(&plan, way, name, options, false).map_err(|error| with_axes(error, options))?;
         match built.mixes.clone() {
             None => return assemble(&plan, way, built, options),
             // What the likeliest reading says is what is reported.
@@ -92,6 +92,26 @@ fn load_file(file: &OnnxFile, name: &str, options: &ImportOptions) -> Result<Mod
         }
     }
     Err(refusal.map_or_else(|| ModelError::malformed("the model has no inputs"), ModelError::MixesLanes))
+}
+
+/// What was declared of lane axes that a node may not have been able to read: " (…)", or nothing.
+fn declared_axes(options: &ImportOptions) -> String {
+    let axes = options.states.iter().filter_map(|StatePair { input, output, axis }| {
+        let axis = (*axis)?;
+        Some(format!("state {input} is read with its lanes on axis {axis}, as --state {input}={output}@{axis} says"))
+    });
+    let axes: Vec<String> = axes.collect();
+    if axes.is_empty() { String::new() } else { format!(" ({})", axes.join(", ")) }
+}
+
+/// A node's refusal of a shape names the node, and not the option that the shape came from.
+fn with_axes(error: ModelError, options: &ImportOptions) -> ModelError {
+    let axes = declared_axes(options);
+    match error {
+        ModelError::Malformed { what } => ModelError::Malformed { what: what + &axes },
+        ModelError::Unsupported { node, op, why } => ModelError::Unsupported { node, op, why: why + &axes },
+        other => other,
+    }
 }
 
 /// A pair that grows leaves an extent open, and that it grows is what is wrong with it.

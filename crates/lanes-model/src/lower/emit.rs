@@ -15,6 +15,7 @@ use super::LowerError;
 use super::expr::Expr;
 use super::fuse::fuse;
 use super::kernels::{self, Operand};
+use super::known::{Address, Known, address};
 use super::mid::{Mid, MidId, MidNode, MidOp};
 use super::rewrite::rewrite;
 use super::view::View;
@@ -110,6 +111,13 @@ struct Emitter {
     /// For each value, the axis that its readers want innermost.
     likes: Vec<Option<usize>>,
     kernels: HashMap<String, KernelId>,
+    /// Weights and biases of products.
+    floats: Known<f32>,
+    /// Weights that are several matrices, or one in another order, by what they were made of: see `contract`.
+    matrices: HashMap<contract::Origin, Arc<[f32]>>,
+    /// Contents of constants, and by the address of those in `mid` what stands for them.
+    bytes: Known<u8>,
+    constants: HashMap<Address, Arc<[u8]>>,
     status: Option<StorageId>,
     reasons: Vec<String>,
 }
@@ -134,6 +142,10 @@ impl Emitter {
             producers,
             consumers,
             kernels: HashMap::new(),
+            floats: Known::default(),
+            matrices: HashMap::new(),
+            bytes: Known::default(),
+            constants: HashMap::new(),
             status: None,
             reasons: Vec::new(),
         }
@@ -415,7 +427,9 @@ impl Emitter {
             return Ok(home.clone());
         }
         if let Some(tensor) = self.mid.constants.get(&id) {
-            let (label, bytes) = (self.mid.values[id.0].name.clone(), Arc::from(&tensor.bytes()[..]));
+            let (label, bytes) = (self.mid.values[id.0].name.clone(), tensor.bytes());
+            let known = self.constants.entry(address(bytes)).or_insert_with(|| self.bytes.copy(bytes));
+            let bytes = Arc::clone(known);
             let storage = self.storage(Storage::Constant { label, bytes });
             let home = Home { storage, view: View::row_major(self.mid.shape(id)) };
             self.homes[id.0] = Some(home.clone());

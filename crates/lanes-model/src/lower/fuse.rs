@@ -12,19 +12,26 @@ use std::sync::Arc;
 
 /// Operands and results of one fused operation, at most: each may be a binding of its kernel.
 const BINDINGS_MOST: usize = 16;
+/// Steps of one fused operation, at most: they bound what its kernel takes to compile, and how long the search is for what
+/// may join it.
+const STEPS_MOST: usize = 128;
+/// Nodes from the first to the last of one fused operation, at most: all between are searched.
+const SPAN_MOST: usize = 1024;
 
 /// Fuses what can be; the values in `kept` stay.
 pub fn fuse(mid: &mut Mid, kept: &[MidId]) {
     mid.sweep(kept);
-    products(mid, kept);
-    elementwise(mid, kept);
-    activations(mid, kept);
+    let mut is_kept = vec![false; mid.values.len()];
+    kept.iter().for_each(|id| is_kept[id.0] = true);
+    products(mid, &is_kept);
+    elementwise(mid, &is_kept);
+    activations(mid, &is_kept);
     mid.sweep(kept);
 }
 
 /// The node that makes `id`, if nothing else needs `id`.
-fn lone(id: MidId, uses: &[usize], producers: &[Option<usize>], kept: &[MidId]) -> Option<usize> {
-    (uses[id.0] == 1 && !kept.contains(&id)).then(|| producers[id.0]).flatten()
+fn lone(id: MidId, uses: &[usize], producers: &[Option<usize>], kept: &[bool]) -> Option<usize> {
+    (uses[id.0] == 1 && !kept[id.0]).then(|| producers[id.0]).flatten()
 }
 
 fn is_sum(op: &MidOp) -> bool {
@@ -52,7 +59,7 @@ fn along(mid: &Mid, id: MidId, shape: &[usize], axis: usize) -> Option<Arc<[f32]
 }
 
 /// Adds of products and of biases.
-fn products(mid: &mut Mid, kept: &[MidId]) {
+fn products(mid: &mut Mid, kept: &[bool]) {
     let (uses, mut producers) = (mid.uses(), mid.producers());
     let mut gone = vec![false; mid.nodes.len()];
     for at in 0..mid.nodes.len() {
@@ -115,7 +122,7 @@ fn products(mid: &mut Mid, kept: &[MidId]) {
 }
 
 /// Elementwise operations that are all of what becomes of a product.
-fn activations(mid: &mut Mid, kept: &[MidId]) {
+fn activations(mid: &mut Mid, kept: &[bool]) {
     let (uses, producers) = (mid.uses(), mid.producers());
     let mut gone = vec![false; mid.nodes.len()];
     for (at, done) in gone.iter_mut().enumerate() {
@@ -162,10 +169,11 @@ fn activation_of(expr: &Expr) -> Option<Activation> {
 }
 
 /// Groups of elementwise operations, each to be one.
-fn elementwise(mid: &mut Mid, kept: &[MidId]) {
+fn elementwise(mid: &mut Mid, kept: &[bool]) {
     let producers = mid.producers();
     let mut group_of: Vec<Option<usize>> = vec![None; mid.nodes.len()];
     let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut seen = Seen { marks: vec![0; mid.nodes.len()], now: 0 };
     for at in 0..mid.nodes.len() {
         let MidOp::Map(_) = mid.nodes[at].op else { continue };
         let shape = mid.shape(mid.nodes[at].outputs[0]).to_vec();
@@ -177,12 +185,15 @@ fn elementwise(mid: &mut Mid, kept: &[MidId]) {
         let mut members = vec![at];
         for group in candidates {
             let first = groups[group][0];
-            if mid.shape(mid.nodes[first].outputs[0]) != shape {
+            if mid.shape(mid.nodes[first].outputs[0]) != shape || at - first > SPAN_MOST {
                 continue;
             }
             let mut joined = [&groups[group][..], &members].concat();
             joined.sort_unstable();
-            if bindings(mid, &joined) <= BINDINGS_MOST && closed(mid, &producers, &joined) {
+            if steps(mid, &joined) <= STEPS_MOST
+                && bindings(mid, &joined) <= BINDINGS_MOST
+                && closed(mid, &producers, &joined, &mut seen)
+            {
                 members = joined;
                 groups[group].clear();
             }
@@ -190,10 +201,7 @@ fn elementwise(mid: &mut Mid, kept: &[MidId]) {
         members.iter().for_each(|&member| group_of[member] = Some(groups.len()));
         groups.push(members);
     }
-    let mut outside = vec![false; mid.values.len()];
-    for id in kept {
-        outside[id.0] = true;
-    }
+    let mut outside = kept.to_vec();
     for (at, node) in mid.nodes.iter().enumerate() {
         for input in &node.inputs {
             let maker = producers[input.0];
@@ -211,42 +219,55 @@ fn elementwise(mid: &mut Mid, kept: &[MidId]) {
     mid.nodes = in_order(fused.into_iter().flatten().collect(), mid.values.len());
 }
 
+/// Steps of a group, a step at least for each member.
+fn steps(mid: &Mid, members: &[usize]) -> usize {
+    let of = |&member: &usize| match &mid.nodes[member].op {
+        MidOp::Map(expr) => (expr.instrs.len() - expr.inputs).max(1),
+        _ => 1,
+    };
+    members.iter().map(of).sum()
+}
+
 /// Distinct operands of a group, and one result: most stay in registers.
 fn bindings(mid: &Mid, members: &[usize]) -> usize {
     let nodes = || members.iter().map(|&n| &mid.nodes[n]);
-    let made: Vec<MidId> = nodes().flat_map(|node| node.outputs.iter().copied()).collect();
-    let mut read: Vec<MidId> =
-        nodes().flat_map(|node| node.inputs.iter().copied()).filter(|id| !made.contains(id)).collect();
+    let mut made: Vec<MidId> = nodes().flat_map(|node| node.outputs.iter().copied()).collect();
+    made.sort_unstable();
+    let outside = |id: &MidId| made.binary_search(id).is_err();
+    let mut read: Vec<MidId> = nodes().flat_map(|node| node.inputs.iter().copied()).filter(outside).collect();
     read.sort_unstable();
     read.dedup();
     read.len() + 1
 }
 
-/// Whether `members`, in order, can be done at once: nothing that one of them waits for waits for another.
-fn closed(mid: &Mid, producers: &[Option<usize>], members: &[usize]) -> bool {
-    let inputs = members.iter().flat_map(|&member| &mid.nodes[member].inputs);
-    let mut makers: Vec<usize> =
-        inputs.filter_map(|id| producers[id.0]).filter(|maker| !members.contains(maker)).collect();
-    makers.sort_unstable();
-    makers.dedup();
-    makers.into_iter().all(|maker| !reaches(mid, producers, maker, members))
+/// Nodes that a search has met, without a list of its own for each search.
+struct Seen {
+    marks: Vec<usize>,
+    now: usize,
 }
 
-/// Whether making `from`'s results needs a result of one of `members`.
-fn reaches(mid: &Mid, producers: &[Option<usize>], from: usize, members: &[usize]) -> bool {
+/// Whether `members`, in order, can be done at once: nothing that one of them waits for waits for another.
+fn closed(mid: &Mid, producers: &[Option<usize>], members: &[usize], seen: &mut Seen) -> bool {
+    let makers = |at: usize| mid.nodes[at].inputs.iter().filter_map(|id| producers[id.0]);
     let first = members[0];
-    let (mut stack, mut seen) = (vec![from], vec![false; mid.nodes.len()]);
+    // Marks of this search: a member, and a node that others wait for.
+    let (member, met) = (seen.now + 1, seen.now + 2);
+    seen.now = met;
+    members.iter().for_each(|&at| seen.marks[at] = member);
+    let outside = |&maker: &usize| members.binary_search(&maker).is_err();
+    let mut stack: Vec<usize> = members.iter().flat_map(|&at| makers(at).filter(outside)).collect();
     while let Some(at) = stack.pop() {
         // Nodes are in order: what comes before the first member cannot need it.
-        if at < first || std::mem::replace(&mut seen[at], true) {
+        if at < first || seen.marks[at] == met {
             continue;
         }
-        if members.contains(&at) {
-            return true;
+        if seen.marks[at] == member {
+            return false;
         }
-        stack.extend(mid.nodes[at].inputs.iter().filter_map(|id| producers[id.0]));
+        seen.marks[at] = met;
+        stack.extend(makers(at));
     }
-    false
+    true
 }
 
 fn merged(mid: &Mid, members: &[usize], outside: &[bool]) -> MidNode {
@@ -288,14 +309,19 @@ fn in_order(nodes: Vec<MidNode>, values: usize) -> Vec<MidNode> {
     let mut done = vec![false; nodes.len()];
     let mut order = Vec::with_capacity(nodes.len());
     for root in 0..nodes.len() {
-        let mut stack = vec![root];
-        while let Some(&at) = stack.last() {
-            let waiting = nodes[at].inputs.iter().filter_map(|id| maker[id.0]).find(|&n| !done[n]);
-            match waiting {
-                Some(first) if !done[at] => stack.push(first),
-                _ => {
-                    if !std::mem::replace(&mut done[at], true) {
-                        order.push(at);
+        // With how many operands of each are known to be done.
+        let mut stack = vec![(root, 0)];
+        while let Some((at, known)) = stack.last_mut() {
+            let rest = if done[*at] { &[] } else { &nodes[*at].inputs[*known..] };
+            let waiting = rest.iter().position(|id| maker[id.0].is_some_and(|n| !done[n]));
+            match waiting.and_then(|skipped| Some((skipped, maker[rest[skipped].0]?))) {
+                Some((skipped, first)) => {
+                    *known += skipped;
+                    stack.push((first, 0));
+                }
+                None => {
+                    if !std::mem::replace(&mut done[*at], true) {
+                        order.push(*at);
                     }
                     stack.pop();
                 }

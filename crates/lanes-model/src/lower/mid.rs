@@ -9,11 +9,12 @@
 
 use super::LowerError;
 use super::expr::Expr;
+use super::known::{Address, address};
 use crate::graph::{Reduction, SliceAxis};
 use crate::tensor::Tensor;
 use lanes_core::DType;
 use lanes_core::plan::Activation;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// A value: an index into [`Mid::values`].
@@ -134,8 +135,40 @@ pub struct Mid {
     pub values: Vec<MidValue>,
     /// In topological order.
     pub nodes: Vec<MidNode>,
-    /// Values that are known.
+    /// Values that are known; none is ever removed.
     pub constants: BTreeMap<MidId, Arc<Tensor>>,
+    /// What was made of known numbers, so that it is made once: a recurrence asks for its weights at every step.
+    arranged: HashMap<(Address, Arrangement), Arc<[f32]>>,
+    /// What was made of known values.
+    derived: HashMap<(MidId, Derived), MidId>,
+}
+
+/// What is made of numbers that lie somewhere in the constants, or in what was made of those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Arrangement {
+    /// A tensor of this type, as f32.
+    Floats(DType),
+    /// The numbers themselves.
+    Part,
+    /// A matrix of so many rows, transposed.
+    Turned {
+        /// Rows before.
+        rows: usize,
+    },
+    /// Each with the one that lies so much further in the same constant.
+    Added {
+        /// How far.
+        distance: usize,
+    },
+}
+
+/// What is made of a known value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Derived {
+    /// Its transpose.
+    Transposed,
+    /// Its elements as f32.
+    Wide,
 }
 
 impl Mid {
@@ -261,15 +294,49 @@ impl Mid {
         self.nodes = live;
     }
 
-    /// The elements of a known value as f32, for weights.
-    pub fn floats(&self, id: MidId, label: &str, what: &str) -> Result<Vec<f32>, LowerError> {
-        let refuse = |why: String| LowerError { node: label.to_owned(), op: what.to_owned(), why };
-        let tensor = self.constants.get(&id).ok_or_else(|| {
-            refuse(format!("`{}` is computed at run time, and must be a constant", self.values[id.0].name))
-        })?;
-        match tensor.to_f32s() {
-            Some(values) => Ok(values.into_owned()),
-            None => Err(refuse(format!("`{}` is {}, and must be a float", self.values[id.0].name, tensor.dtype()))),
+    /// What `source` becomes in `arrangement`: made by `make` when it is first asked for. `source` lies in one of the
+    /// constants, or in what this gave, so its address is its own for as long as the graph lives.
+    pub fn arranged(
+        &mut self,
+        source: &[f32],
+        arrangement: Arrangement,
+        make: impl FnOnce(&[f32]) -> Arc<[f32]>,
+    ) -> Arc<[f32]> {
+        self.arranged.entry((address(source), arrangement)).or_insert_with(|| make(source)).clone()
+    }
+
+    /// The known value that is `derived` from another: made by `make` when it is first asked for.
+    pub fn derived(&mut self, id: MidId, derived: Derived, make: impl FnOnce(&mut Self) -> MidId) -> MidId {
+        if let Some(&known) = self.derived.get(&(id, derived)) {
+            return known;
         }
+        let made = make(self);
+        self.derived.insert((id, derived), made);
+        made
+    }
+
+    /// The elements of a known value as f32, if they are floats.
+    pub fn known_floats(&mut self, id: MidId) -> Option<Arc<[f32]>> {
+        let tensor = self.constants.get(&id)?;
+        let key = (address(tensor.bytes()), Arrangement::Floats(tensor.dtype()));
+        if let Some(known) = self.arranged.get(&key) {
+            return Some(known.clone());
+        }
+        let floats = Arc::from(&tensor.to_f32s()?[..]);
+        self.arranged.insert(key, Arc::clone(&floats));
+        Some(floats)
+    }
+
+    /// The elements of a known value as f32, for weights.
+    pub fn floats(&mut self, id: MidId, label: &str, what: &str) -> Result<Arc<[f32]>, LowerError> {
+        if let Some(floats) = self.known_floats(id) {
+            return Ok(floats);
+        }
+        let name = &self.values[id.0].name;
+        let why = match self.constants.get(&id) {
+            None => format!("`{name}` is computed at run time, and must be a constant"),
+            Some(tensor) => format!("`{name}` is {}, and must be a float", tensor.dtype()),
+        };
+        Err(LowerError { node: label.to_owned(), op: what.to_owned(), why })
     }
 }

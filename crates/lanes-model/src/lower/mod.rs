@@ -16,6 +16,7 @@ mod emit;
 mod expr;
 mod fuse;
 mod kernels;
+mod known;
 mod mid;
 mod rewrite;
 mod view;

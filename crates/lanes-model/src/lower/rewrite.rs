@@ -4,7 +4,7 @@ mod recurrent;
 
 use super::LowerError;
 use super::expr::{Expr, Instr};
-use super::mid::{Mid, MidId, MidOp};
+use super::mid::{Derived, Mid, MidId, MidOp};
 use crate::graph::{Binary, Graph, Node, Op, PadMode, Reduction, SliceAxis, Unary, ValueId, Window};
 use crate::tensor::Tensor;
 use lanes_core::DType;
@@ -260,11 +260,11 @@ fn cast(mid: &mut Mid, label: &str, x: MidId, to: DType) -> MidId {
         return x;
     }
     // Known halves widen exactly, and stay known: weights are.
-    if let (DType::F16 | DType::BF16, DType::F32, Some(tensor)) = (from, to, mid.constants.get(&x))
-        && let Some(values) = tensor.to_f32s()
-    {
-        let wide = Arc::new(Tensor::from_vec(tensor.shape().to_vec(), values.into_owned()));
-        return mid.constant(format!("{label}.wide"), wide);
+    if let (DType::F16 | DType::BF16, DType::F32, Some(values)) = (from, to, mid.known_floats(x)) {
+        return mid.derived(x, Derived::Wide, |mid| {
+            let wide = Arc::new(Tensor::from_vec(mid.shape(x).to_vec(), values.to_vec()));
+            mid.constant(format!("{label}.wide"), wide)
+        });
     }
     let mut expr = Expr::of(&[from]);
     let result = expr.push(Instr::Cast(0), to);
@@ -282,6 +282,13 @@ fn scaled(mid: &mut Mid, label: &str, x: MidId, by: f32) -> MidId {
 
 /// The transpose of a matrix, done now when it is known.
 fn transposed(mid: &mut Mid, label: &str, x: MidId) -> MidId {
+    if !mid.constants.contains_key(&x) {
+        return mid.transpose(label, x, vec![1, 0]);
+    }
+    mid.derived(x, Derived::Transposed, |mid| transposed_now(mid, label, x))
+}
+
+fn transposed_now(mid: &mut Mid, label: &str, x: MidId) -> MidId {
     let Some(tensor) = mid.constants.get(&x) else { return mid.transpose(label, x, vec![1, 0]) };
     let ([rows, columns], size) = ([tensor.shape()[0], tensor.shape()[1]], tensor.dtype().size());
     let element = |at: usize| &tensor.bytes()[at * size..][..size];
@@ -464,12 +471,8 @@ fn matmul(mid: &mut Mid, label: &str, a: MidId, b: MidId, shape: &[usize]) -> Re
     let (left, right) = (row(mid, a, false), row(mid, b, true));
     let (ls, rs) = (mid.shape(left).to_vec(), mid.shape(right).to_vec());
     let (m, k, n) = (ls[ls.len() - 2], ls[ls.len() - 1], rs[rs.len() - 1]);
-    let weights = (dtype != DType::F64 && rs[..rs.len() - 2].iter().all(|&d| d == 1))
-        .then(|| {
-            mid.constants.get(&right).and_then(|tensor| tensor.to_f32s().map(|values| Arc::<[f32]>::from(&values[..])))
-        })
-        .flatten();
-    if let Some(weights) = weights.filter(|_| k > 0 && n > 0) {
+    let one_matrix = dtype != DType::F64 && rs[..rs.len() - 2].iter().all(|&d| d == 1) && k > 0 && n > 0;
+    if let Some(weights) = mid.known_floats(right).filter(|_| one_matrix) {
         let product = linear(mid, label, vec![left], vec![weights], None, n);
         return Ok(mid.reshape(label, product, shape.to_vec()));
     }
@@ -542,12 +545,12 @@ fn conv(
         depthwise(mid, label, padded, &weights, bias.as_deref(), window, shape)
     } else {
         let op = MidOp::Conv {
-            weights: weights.into(),
+            weights,
             kernel: window.kernel.clone(),
             strides: window.strides.clone(),
             dilations: window.dilations.clone(),
             group,
-            bias: bias.map(Arc::from),
+            bias,
             activation: Activation::None,
         };
         mid.node(label, op, vec![padded], DType::F32, shape.to_vec())

@@ -3,6 +3,7 @@
 mod hostile;
 mod lanes;
 mod operators;
+mod plans;
 mod states;
 
 use bytes::Bytes;

@@ -5,7 +5,7 @@ use lanes_core::DType::{Bool, F32, I64};
 use lanes_core::lanes::{Capacity, LanedModel, RowId, SeatRows};
 use lanes_model::onnx::build::{ModelBuilder, Value};
 use lanes_model::oracle::OracleModel;
-use lanes_model::{Given, ImportOptions, StatePair, Tensor, load_bytes};
+use lanes_model::{Given, ImportOptions, StatePair, Tensor, inspect_bytes, load_bytes};
 
 fn ints(values: &[i64]) -> Tensor {
     Tensor::from_vec(vec![values.len()], values.to_vec())
@@ -184,4 +184,28 @@ fn if_folds_when_its_condition_is_known() {
     // By data of the stream: refused, naming it.
     let by_data = ModelBuilder::new(13).input("condition", Bool, &[]);
     assert!(import(branching(by_data)).unwrap_err().to_string().contains("\"condition\""));
+}
+
+#[test]
+fn a_shape_that_a_declared_axis_gave_is_refused_with_the_declaration() {
+    let model = ModelBuilder::new(18)
+        .input("x", F32, &["batch", "4"])
+        .input("h", F32, &["batch", "4"])
+        .tensor("w", &Tensor::from_vec(vec![4, 4], vec![0f32; 16]))
+        .node("MatMul", &["h", "w"], &["turned"], &[])
+        .node("Add", &["turned", "x"], &["hn"], &[])
+        .node("Neg", &["hn"], &["y"], &[])
+        .output("y", F32, &["batch", "4"])
+        .output("hn", F32, &["batch", "4"])
+        .encode();
+    for (axis, says) in [(None, None), (Some(0), None), (Some(1), Some("--state h=hn@1"))] {
+        let states = vec![StatePair { input: "h".into(), output: "hn".into(), axis }];
+        let options = ImportOptions { states, ..ImportOptions::default() };
+        let found = load_bytes(model.clone(), "test", &options).err().map(|error| error.to_string());
+        assert_eq!(found.is_some(), says.is_some(), "{found:?}");
+        let why = inspect_bytes(model.clone(), "test", &options).unwrap().why;
+        for text in [found, why].into_iter().flatten() {
+            assert!(text.contains("MatMul") && says.is_some_and(|says| text.contains(says)), "{text}");
+        }
+    }
 }

@@ -2,16 +2,46 @@
 //!
 //! - A product reads rows whose strides and offset are not below zero; an operand that lies otherwise is copied once.
 //! - A sum's order is that of its terms, and the matrix has its rows in that order.
+//! - Matrices and biases of equal contents are one `Arc`, wherever they are used: a device packs and charges it once.
 
 use super::runs::every;
 use super::{Emitter, Home, PRODUCTS_MOST};
 use crate::lower::LowerError;
+use crate::lower::known::{Address, address};
 use crate::lower::mid::{MidId, MidNode, MidOp};
 use crate::lower::view::{View, loops};
 use lanes_core::plan::{Command, Contraction, Term};
 use std::sync::Arc;
 
+/// What a matrix was made of, by addresses of weights that the nodes hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Origin {
+    /// Those one below the other.
+    Stacked(Vec<Address>),
+    /// Those of one group of a convolution.
+    Conv {
+        /// All its weights.
+        weights: Address,
+        /// Maps of a group, channels of a group, and taps along every axis: how the weights are read.
+        shape: Vec<usize>,
+        /// Which group.
+        group: usize,
+        /// Whether channels run inside taps.
+        channels_inner: bool,
+    },
+}
+
 impl Emitter {
+    /// The matrix of `origin`, made when it is first asked for.
+    fn matrix(&mut self, origin: Origin, make: impl FnOnce() -> Arc<[f32]>) -> Arc<[f32]> {
+        if let Some(known) = self.matrices.get(&origin) {
+            return Arc::clone(known);
+        }
+        let one = self.floats.one(&make());
+        self.matrices.insert(origin, Arc::clone(&one));
+        one
+    }
+
     /// A place for `id` that a product can read: no stride or offset below zero.
     fn readable(&mut self, id: MidId) -> Result<Home, LowerError> {
         let home = self.home(id)?;
@@ -67,10 +97,13 @@ impl Emitter {
         let inner = steps.pop();
         let positions = inner.as_ref().map_or(1, |step| step.extent);
         let stride = |n: usize| inner.as_ref().map_or(0, |step| step.strides[n].unsigned_abs());
-        let matrix: Arc<[f32]> = match used[..] {
-            [(_, _, only)] => only.clone(),
-            _ => used.iter().flat_map(|(_, _, matrix)| matrix.iter().copied()).collect(),
+        let matrix = match used[..] {
+            [(_, _, only)] => self.floats.one(only),
+            _ => self.matrix(Origin::Stacked(used.iter().map(|(_, _, matrix)| address(matrix)).collect()), || {
+                used.iter().flat_map(|(_, _, matrix)| matrix.iter().copied()).collect()
+            }),
         };
+        let bias = bias.map(|bias| self.floats.one(bias));
         for moved in every(&steps, used.len() + 1) {
             let terms = used
                 .iter()
@@ -87,7 +120,7 @@ impl Emitter {
                 label: node.label.clone(),
                 terms,
                 weights: matrix.clone(),
-                bias: bias.cloned(),
+                bias: bias.clone(),
                 activation,
                 positions,
                 n,
@@ -138,12 +171,13 @@ impl Emitter {
             found
         };
         for g in 0..*group {
-            let matrix: Arc<[f32]> = order
-                .iter()
-                .flat_map(|&k| (0..maps).map(move |map| (k, map)))
-                .map(|(k, map)| weights[(g * maps + map) * per_map + k])
-                .collect();
-            let bias: Option<Arc<[f32]>> = bias.as_ref().map(|bias| bias[g * maps..][..maps].into());
+            let shape = [maps, channels].into_iter().chain(kernel.iter().copied()).collect();
+            let origin = Origin::Conv { weights: address(weights), shape, group: g, channels_inner };
+            let matrix = self.matrix(origin, || {
+                let by_row = order.iter().flat_map(|&k| (0..maps).map(move |map| (k, map)));
+                by_row.map(|(k, map)| weights[(g * maps + map) * per_map + k]).collect()
+            });
+            let bias = bias.as_ref().map(|bias| self.floats.copy(&bias[g * maps..][..maps]));
             for at in 0..outer.iter().product() {
                 let at = shape_of(at, &outer);
                 let base = from.view.offset

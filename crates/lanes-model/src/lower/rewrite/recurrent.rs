@@ -1,13 +1,14 @@
 //! Recurrences, step by step: the products of all gates, then one elementwise cell.
 //!
 //! - Weights and gates stand in ONNX's order: z, r, h of a GRU; i, o, f, c of an LSTM.
+//! - All steps have the very same matrices and constants, however many there are.
 //! - A sequence shorter than X leaves zeros behind it.
 
 use super::{Rewriter, cast, linear};
 use crate::graph::{Binary, Cell, CellActivation, Direction, Node, Recurrent};
 use crate::lower::LowerError;
 use crate::lower::expr::{Expr, Reg};
-use crate::lower::mid::{Mid, MidId, MidNode, MidOp};
+use crate::lower::mid::{Arrangement, Mid, MidId, MidNode, MidOp};
 use crate::tensor::Tensor;
 use lanes_core::DType;
 use std::sync::Arc;
@@ -51,13 +52,22 @@ impl Rewriter<'_> {
         let functions = recurrent.cell.activations();
         let (mut all, mut last_h, mut last_c) = (Vec::new(), Vec::new(), Vec::new());
         for (at, direction) in recurrent.directions.iter().enumerate() {
-            let part = |all: &[f32], each: usize| all[at * each..][..each].to_vec();
+            fn part(all: &[f32], at: usize, each: usize) -> &[f32] {
+                &all[at * each..][..each]
+            }
+            let peepholes = peephole.as_ref().map(|all| part(all, at, 3 * hidden).chunks_exact(hidden));
+            let peepholes = peepholes.into_iter().flatten().map(|part| {
+                let tensor = Tensor::from_vec(vec![1, hidden], part.to_vec());
+                let known = mid.constant(format!("{label}.peephole"), Arc::new(tensor));
+                cast(mid, label, known, dtype)
+            });
+            let peepholes = peepholes.collect();
             let weights = Weights {
                 hidden,
-                w: part(&w, gates * hidden * width),
-                r: part(&r, gates * hidden * hidden),
-                bias: bias.as_ref().map(|bias| part(bias, 2 * gates * hidden)),
-                peephole: peephole.as_ref().map(|p| part(p, 3 * hidden)),
+                w: part(&w, at, gates * hidden * width),
+                r: part(&r, at, gates * hidden * hidden),
+                bias: bias.as_ref().map(|bias| part(bias, at, 2 * gates * hidden)),
+                peepholes,
                 clip: recurrent.clip,
                 functions: &recurrent.activations[at * functions..][..functions],
             };
@@ -108,39 +118,60 @@ impl Rewriter<'_> {
 /// One direction's weights of a recurrence, gate by gate in ONNX's order.
 struct Weights<'a> {
     hidden: usize,
-    w: Vec<f32>,
-    r: Vec<f32>,
-    bias: Option<Vec<f32>>,
-    peephole: Option<Vec<f32>>,
+    w: &'a [f32],
+    r: &'a [f32],
+    bias: Option<&'a [f32]>,
+    /// Of gates i, o, f, each `[1, hidden]`; none where the model has none.
+    peepholes: Vec<MidId>,
     clip: Option<f32>,
     functions: &'a [CellActivation],
 }
 
 impl Weights<'_> {
     /// Gates `from..to` of `[gates·hidden, K]`, as `[K, (to − from)·hidden]`.
-    fn gates(&self, all: &[f32], from: usize, to: usize) -> Arc<[f32]> {
-        let rows = self.r.len() / self.hidden;
-        let k = all.len() / rows;
-        turned(&all[from * self.hidden * k..to * self.hidden * k], (to - from) * self.hidden, k)
+    fn gates(&self, mid: &mut Mid, all: &[f32], from: usize, to: usize) -> Arc<[f32]> {
+        let k = all.len() / (self.r.len() / self.hidden);
+        let rows = (to - from) * self.hidden;
+        let part = &all[from * self.hidden * k..to * self.hidden * k];
+        mid.arranged(part, Arrangement::Turned { rows }, |part| turned(part, rows, k))
     }
 
     /// Input bias (`which` 0) or recurrent bias (1) of gates `from..to`.
-    fn bias(&self, which: usize, from: usize, to: usize) -> Option<Vec<f32>> {
-        let bias = self.bias.as_ref()?;
+    fn bias(&self, which: usize, from: usize, to: usize) -> Option<&[f32]> {
+        let bias = self.bias?;
         let half = bias.len() / 2;
-        Some(bias[which * half + from * self.hidden..which * half + to * self.hidden].to_vec())
+        Some(&bias[which * half + from * self.hidden..which * half + to * self.hidden])
     }
 
     /// Both biases of gates `from..to`, added.
-    fn biases(&self, from: usize, to: usize) -> Option<Arc<[f32]>> {
+    fn biases(&self, mid: &mut Mid, from: usize, to: usize) -> Option<Arc<[f32]>> {
         let (w, r) = (self.bias(0, from, to)?, self.bias(1, from, to)?);
-        Some(w.iter().zip(&r).map(|(w, r)| w + r).collect())
+        let distance = self.bias?.len() / 2;
+        Some(mid.arranged(w, Arrangement::Added { distance }, |w| w.iter().zip(r).map(|(w, r)| w + r).collect()))
+    }
+
+    /// `operand·all + b` of gates `from..to`, `which` as of [`bias`](Self::bias).
+    #[expect(clippy::too_many_arguments, reason = "one product, and which of its weights")]
+    fn one(
+        &self,
+        mid: &mut Mid,
+        label: &str,
+        operand: MidId,
+        all: &[f32],
+        which: usize,
+        from: usize,
+        to: usize,
+    ) -> MidId {
+        let weights = self.gates(mid, all, from, to);
+        let bias = self.bias(which, from, to).map(|bias| mid.arranged(bias, Arrangement::Part, |bias| bias.into()));
+        linear(mid, label, vec![operand], vec![weights], bias, (to - from) * self.hidden)
     }
 
     /// `x·W + h·R + b` of gates `from..to`, `[batch, (to − from)·hidden]`.
     fn both(&self, mid: &mut Mid, label: &str, x: MidId, h: MidId, from: usize, to: usize) -> MidId {
-        let weights = vec![self.gates(&self.w, from, to), self.gates(&self.r, from, to)];
-        linear(mid, label, vec![x, h], weights, self.biases(from, to), (to - from) * self.hidden)
+        let weights = vec![self.gates(mid, self.w, from, to), self.gates(mid, self.r, from, to)];
+        let bias = self.biases(mid, from, to);
+        linear(mid, label, vec![x, h], weights, bias, (to - from) * self.hidden)
     }
 
     /// Registers for `count` gates of `sums`, each clipped; `sums` is cut into gates as operands.
@@ -170,9 +201,8 @@ impl Weights<'_> {
         let zr = self.both(mid, label, x, h, 0, 2);
         let zr = self.cut(mid, label, zr, 2);
         if linear_before_reset {
-            let ours = |which, from, to| self.bias(which, from, to).map(Arc::from);
-            let input = linear(mid, label, vec![x], vec![self.gates(&self.w, 2, 3)], ours(0, 2, 3), self.hidden);
-            let recurrent = linear(mid, label, vec![h], vec![self.gates(&self.r, 2, 3)], ours(1, 2, 3), self.hidden);
+            let input = self.one(mid, label, x, self.w, 0, 2, 3);
+            let recurrent = self.one(mid, label, h, self.r, 1, 2, 3);
             let mut expr = Expr::of(&[dtype; 5]);
             let z = self.gate(&mut expr, self.functions[0], 0);
             let r = self.gate(&mut expr, self.functions[0], 1);
@@ -199,20 +229,14 @@ impl Weights<'_> {
         let sums = self.both(mid, label, x, h, 0, 4);
         let mut operands = self.cut(mid, label, sums, 4);
         operands.push(c);
-        if let Some(peephole) = &self.peephole {
-            for part in peephole.chunks_exact(self.hidden) {
-                let tensor = Tensor::from_vec(vec![1, self.hidden], part.to_vec());
-                let known = mid.constant(format!("{label}.peephole"), Arc::new(tensor));
-                operands.push(cast(mid, label, known, dtype));
-            }
-        }
+        operands.extend(&self.peepholes);
         let mut expr = Expr::of(&vec![dtype; operands.len()]);
-        let peek = |expr: &mut Expr, sum: Reg, which: usize, cell: Reg| match self.peephole {
-            None => sum,
-            Some(_) => {
-                let seen = expr.binary(Binary::Mul, 5 + which, cell);
-                expr.binary(Binary::Add, sum, seen)
+        let peek = |expr: &mut Expr, sum: Reg, which: usize, cell: Reg| {
+            if self.peepholes.is_empty() {
+                return sum;
             }
+            let seen = expr.binary(Binary::Mul, 5 + which, cell);
+            expr.binary(Binary::Add, sum, seen)
         };
         // Gates arrive as i, o, f, c; peepholes as i, o, f.
         let sum = peek(&mut expr, 0, 0, 4);
