@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Metadata, Subscriber};
 
 /// Spans as text, `name key=value …`, in the order in which they were made.
 #[derive(Clone, Default)]
@@ -53,6 +53,8 @@ impl Subscriber for Collector {
 
 /// A span a call, a turn and a replay, each with the names that tell it from others.
 pub fn spans(open: Open<'_>) {
+    // While one subscriber is all there is, a span that a thread without one meets first is off for good: let there be two.
+    let _second = Dispatch::new(Collector::default());
     let collector = Collector::default();
     let made = Arc::clone(&collector.made);
     tracing::subscriber::with_default(collector, || {
