@@ -73,6 +73,6 @@ pub fn spans(open: Open<'_>) {
         session.replay("clear").unwrap().wait().unwrap();
     });
     let (call, turn) = ("call model=recurrent lane=0", "turn model=recurrent seats=1");
-    let replay = "replay session=test key=\"clear\"";
+    let replay = "replay session=session test key=\"clear\"";
     assert_eq!(*made.lock().unwrap(), [call, turn, call, turn, replay]);
 }
