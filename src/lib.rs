@@ -74,3 +74,7 @@ struct SessionsByExample;
 #[cfg(all(doctest, feature = "cpu"))]
 #[doc = include_str!("../docs/inference.md")]
 struct InferenceByExample;
+
+#[cfg(all(doctest, feature = "cpu"))]
+#[doc = include_str!("../docs/stages.md")]
+struct StagesByExample;

@@ -52,6 +52,8 @@ struct State {
     /// How many are queued or run by the device thread.
     in_flight: usize,
     completions: Completions,
+    /// What moves came after, emptied and kept for the next ones: as many as were ever queued at once.
+    earlier: Vec<Vec<Completion>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -74,6 +76,7 @@ impl Flight {
             jobs: VecDeque::with_capacity(DEPTH_MAX),
             in_flight: 0,
             completions: Completions::new(COMPLETIONS),
+            earlier: Vec::with_capacity(DEPTH_MAX),
             thread: None,
         };
         Self { pool, state: Mutex::new(state), arrived: Condvar::new(), closing: AtomicBool::new(false) }
@@ -149,7 +152,9 @@ impl Flight {
         self.admit(&mut state)?;
         let tickets = tickets(&mut state);
         let (completion, completer) = state.completions.pending();
-        self.enqueue(state, Job { work: Work::Move { motion, tickets, after: after.to_vec() }, completer });
+        let mut earlier = state.earlier.pop().unwrap_or_default();
+        earlier.extend_from_slice(after);
+        self.enqueue(state, Job { work: Work::Move { motion, tickets, after: earlier }, completer });
         Ok(completion)
     }
 
@@ -234,7 +239,10 @@ impl Flight {
             }
             Work::Move { motion, tickets, mut after } => {
                 let may = self.earlier(&mut after, &completer, waker);
-                run_move(&motion, tickets, || may.and_then(|()| begin()))
+                let ran = run_move(&motion, tickets, || may.and_then(|()| begin()));
+                after.clear();
+                self.lock().earlier.push(after);
+                ran
             }
         };
         completer.complete(result.map(|()| Outcome::default()));

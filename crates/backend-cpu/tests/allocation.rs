@@ -1,8 +1,8 @@
-//! A submission allocates nothing once its slot has made some: run inside `submit`, or queued and waited for. Nor does the
-//! ledger that says what it comes after.
+//! A submission allocates nothing once its slot has made some: run inside `submit`, or queued and waited for. Nor does a
+//! copy, queued or not, nor the ledger that says what it comes after.
 
 use backend_cpu::{CpuDevice, CpuOptions};
-use lanes_core::device::{Completion, Device, Ledger, Outcome, PrepareOptions, Resident, RowCheck};
+use lanes_core::device::{Completion, Completions, Device, Ledger, Outcome, PrepareOptions, Resident, RowCheck};
 use lanes_core::lanes::{Capacity, RowId, SeatRows};
 use lanes_core::plan::Region;
 use lanes_tests::flight::{buffer, exchange};
@@ -84,6 +84,26 @@ fn submissions_allocate_nothing_after_the_first() {
             device.read(&apart, 0, &mut bytes).unwrap();
         });
         assert_eq!((transfers, bytes), (0, [2; 64]));
+        // Copies that are queued: behind a turn that is held, and behind each other.
+        let mut lists = [Vec::with_capacity(2), Vec::with_capacity(2)];
+        let mut gates = Completions::new(4);
+        let copies = allocations(|round| {
+            slots[0].input_mut(0).unwrap().fill(round);
+            let (held, gate) = gates.pending();
+            let turn = check.check(&SEATS).unwrap();
+            let sent = device.submit(&executable, &mut slots[0], turn, std::slice::from_ref(&held)).unwrap();
+            lists.iter_mut().for_each(Vec::clear);
+            lists[0].push(sent);
+            let there = device.copy((&kept, 0), (&apart, 0), 64, &lists[0]).unwrap();
+            lists[1].extend([lists[0][0].clone(), there]);
+            let back = device.copy((&apart, 0), (&kept, 0), 32, &lists[1]).unwrap();
+            assert!(!back.is_done());
+            gate.complete(Ok(Outcome::default()));
+            back.wait().unwrap();
+            device.read(&apart, 0, &mut bytes).unwrap();
+            assert_eq!(bytes, [round; 64]);
+        });
+        assert_eq!(copies, 0, "queued copies, overlap: {overlap}");
         device.write(&kept, 0, &[0; 64]).unwrap();
     }
     // The counter does count.

@@ -30,6 +30,13 @@ fn hand_offs_are_those_of_turns_worth_it() {
     }
 }
 
+/// A stream goes from a device of one thread to one of three and back, and its bits do not tell.
+#[test]
+fn snapshots_go_on_with_another_number_of_threads() {
+    lanes_tests::forks::elsewhere(open(1, None), open(3, None));
+    lanes_tests::forks::elsewhere(open(3, None), open(2, None));
+}
+
 /// Models that run at the same time on one device share its threads, and each gets its own results.
 #[test]
 fn models_share_a_device() {

@@ -1,7 +1,8 @@
 //! An inference from host bytes to host bytes allocates nothing once there was one: no thread of the process does.
 
 use backend_cpu::{CpuDevice, CpuOptions};
-use lanes_core::inference::ModelContext;
+use lanes_core::DType;
+use lanes_core::inference::{Descriptor, ModelContext, Tensor};
 use lanes_tests::pools::{N, model, round, until};
 use lanes_tests::sessions::bytes;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -60,6 +61,14 @@ fn inferences_of_the_host_allocate_nothing_after_the_first() {
         }
     });
     assert_eq!(counted, 0, "all slots in flight, written in place, fetched to the slot's own memory");
+    // Tensors of the device as inputs: each is copied to the slot's own memory.
+    let tensors = [&x, &b]
+        .map(|bytes| Tensor::upload_bytes(pool.context(), Descriptor::new(DType::F32, &[N]).unwrap(), bytes).unwrap());
+    let counted = allocations(|| {
+        let inference = pool.try_acquire().unwrap().submit(&[&tensors[0], &tensors[1]]).unwrap();
+        inference.wait().unwrap().read_into(&mut [&mut into]).unwrap();
+    });
+    assert_eq!((counted, &into[..]), (0, &bytes(&y)[..]), "tensors of the device");
     // Waiters too: each slot that is given here was waited for on the other thread.
     let held: Vec<_> = (0..3).map(|_| pool.try_acquire().unwrap()).collect();
     let counted = std::thread::scope(|scope| {

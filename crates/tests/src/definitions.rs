@@ -196,7 +196,7 @@ pub fn weights(open: Open<'_>) {
 }
 
 /// Kernel `name` over the seats of a turn: `y[s, i] = <op>(a[s, i], b[s, i])` for `i` below [`N`].
-fn seated(name: &str, op: &str) -> KernelSource {
+pub(crate) fn seated(name: &str, op: &str) -> KernelSource {
     let each = elementwise(name, op);
     let head = "(%seats: index)";
     let text = each.text.replace("(%n: index)", head).replace("(%n: index, ", "(%seats: index, ");

@@ -79,6 +79,21 @@ struct Flying {
     due: Instant,
     is_ran: Option<Injected>,
     outer: Completer,
+    /// Woken by whoever cancels it: a [`Cancels`].
+    cancels: Waker,
+}
+
+/// Passes a cancel on before the call that asked for it returns, so that what is held is not begun afterwards.
+struct Cancels {
+    inner: Option<Completion>,
+    shared: Arc<Shared>,
+}
+
+impl Wake for Cancels {
+    fn wake(self: Arc<Self>) {
+        self.inner.iter().for_each(Completion::cancel);
+        Wake::wake_by_ref(&self.shared);
+    }
 }
 
 impl Wake for Shared {
@@ -238,7 +253,10 @@ impl FaultyDevice {
         let after = if inner.is_none() { after.to_vec() } else { Vec::new() };
         let (completion, outer) = Completion::pending();
         let due = Instant::now() + delay;
-        self.change(|state| state.flying.push_back(Flying { inner, gate, after, due, is_ran: how, outer }));
+        let cancels = Waker::from(Arc::new(Cancels { inner: inner.clone(), shared: Arc::clone(&self.shared) }));
+        // Nobody has had it to cancel it yet.
+        outer.is_cancelled(&cancels);
+        self.change(|state| state.flying.push_back(Flying { inner, gate, after, due, is_ran: how, outer, cancels }));
         Ok(completion)
     }
 
@@ -280,9 +298,6 @@ fn watch(shared: &Arc<Shared>) {
                     let left = flying.due - now;
                     sleep = Some(sleep.map_or(left, |sleep: Duration| sleep.min(left)));
                 }
-            }
-            if flying.outer.is_cancelled(&waker) {
-                flying.inner.iter().for_each(Completion::cancel);
             }
         }
         let front = state.flying.front_mut().and_then(|front| end_of(front, now, is_held, is_closing, &lost, &waker));
@@ -332,7 +347,7 @@ fn end_of(
             (std::task::Poll::Ready(result), _) => Some((result, false)),
         };
     }
-    if is_closing || flying.outer.is_cancelled(waker) {
+    if is_closing || flying.outer.is_cancelled(&flying.cancels) {
         return Some((Err(DeviceError::Cancelled), false));
     }
     let mut is_pending = is_held || flying.due > now;

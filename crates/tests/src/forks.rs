@@ -2,10 +2,13 @@
 //! calls from the start, and never at the cost of memory.
 
 use crate::Open;
+use crate::apart::Apart;
+use crate::faulty::FaultyDevice;
 use crate::plans::recurrent;
 use crate::random::{Random, f32_bytes};
+use crate::sessions::said;
 use lanes_core::device::Device;
-use lanes_core::lanes::{LanedModel, LanesBuilder, Runnable, SnapshotError, Stream, StreamError, Value};
+use lanes_core::lanes::{LanedModel, LanesBuilder, Runnable, Stream, Value};
 use lanes_core::planned::PlannedModel;
 use std::sync::Arc;
 
@@ -109,13 +112,96 @@ pub fn snapshots(open: Open<'_>) {
     assert_eq!(identity(&model(open(None))), identity(&model(open(None))));
     assert_ne!(identity(&model(open(None))), identity(&other));
     let other = LanesBuilder::new(other).lanes(1).build().expect("it is served");
-    let error = other.restore_blocking(&bytes).expect_err("another model");
-    let said = error.to_string();
-    assert!(said.starts_with("the snapshot is of model recurrent ("), "{said}");
-    assert!(said.contains("), and this is model recurrent ("), "{said}");
+    let found = said(other.restore_blocking(&bytes));
+    assert!(found.starts_with("the snapshot is of model recurrent ("), "{found}");
+    assert!(found.contains("), and this is model recurrent ("), "{found}");
     let mut altered = bytes;
     altered[100] ^= 1;
-    let error = there.restore_blocking(&altered).expect_err("it was altered");
-    assert!(matches!(error, StreamError::Snapshot(SnapshotError::Altered)), "{error}");
+    assert_eq!(said(there.restore_blocking(&altered)), "the snapshot was altered: its checksum does not match");
+    altered[100] ^= 1;
+    let whole = altered.len();
+    for bytes in [&altered[..whole - 1], &altered[..60], &[&altered[..], &[0]].concat()] {
+        let found = bytes.len();
+        let expected = format!("the snapshot was cut or extended: {found} bytes, and {whole} were written");
+        assert_eq!(said(there.restore_blocking(bytes)), expected);
+    }
+    let expected = "not a snapshot: 10 bytes, which do not begin as one does";
+    assert_eq!(said(there.restore_blocking(&altered[..10])), expected);
+    altered[8] += 1;
+    let expected = "the snapshot has format 2, and this build reads format 1";
+    assert_eq!(said(there.restore_blocking(&altered)), expected);
     assert_eq!(there.stats().lanes_taken, 2);
+}
+
+/// A stream of `here` goes on `there`, on another lane and in company, and back again. The two compute the same bits.
+pub fn elsewhere(here: Arc<dyn Device>, there: Arc<dyn Device>) {
+    let (here, there) = (serve(here), serve(there));
+    let stream = here.spawn_blocking().expect("a lane is free");
+    let others: Vec<_> = (0..3).map(|_| there.spawn_blocking().expect("a lane is free")).collect();
+    for seed in 0..3 {
+        answer(&here, &stream, seed);
+        answer(&there, &others[seed as usize], seed);
+    }
+    let bytes = stream.snapshot_blocking().expect("it is taken");
+    let moved = there.restore_blocking(&bytes).expect("same model");
+    assert_ne!(moved.lane(), stream.lane());
+    assert_eq!(moved.position(), 3);
+    assert!(moved.snapshot_blocking().expect("it is taken") == bytes, "nothing was lost on the way");
+    for seed in 3..6 {
+        assert!(answer(&there, &moved, seed) == answer(&here, &stream, seed), "call {seed}");
+    }
+    let back = here.restore_blocking(&moved.snapshot_blocking().expect("it is taken")).expect("same model");
+    assert!(answer(&here, &back, 6) == replayed(&here, &[0, 1, 2, 3, 4, 5, 6]), "back again");
+}
+
+/// Snapshots go from a device to one of another kind, and back.
+pub fn another_kind(open: Open<'_>) {
+    elsewhere(open(None), Arc::new(FaultyDevice::new(open(None))));
+    elsewhere(Arc::new(Apart::new(open(None), false)), open(None));
+}
+
+/// What there is no room for, and what is of another runnable or of one that is gone, is refused in words.
+pub fn refusals(open: Open<'_>) {
+    let serve = || LanesBuilder::new(model(open(None))).lanes(3).checkpoints(1).build().expect("it is served");
+    let (runnable, other) = (serve(), serve());
+    let stream = runnable.spawn_blocking().expect("a lane is free");
+    assert_eq!(said(stream.fork_many_blocking(3)), "3 lanes were asked for, and 2 of 3 are free");
+    assert_eq!(runnable.stats().lanes_taken, 1, "all or none");
+    let bytes = stream.snapshot_blocking().expect("it is taken");
+    let forks = stream.fork_many_blocking(2).expect("lanes are free");
+    let full = "1 lane was asked for, and 0 of 3 are free";
+    assert_eq!([said(stream.fork_blocking()), said(runnable.spawn_blocking())], [full; 2]);
+    assert_eq!(said(runnable.restore_blocking(&bytes)), full);
+    let kept = stream.checkpoint_blocking().expect("a checkpoint is free");
+    let none = "all 1 checkpoints are held; the builder's `checkpoints` or LANES_CHECKPOINTS makes room";
+    assert_eq!(said(forks[0].checkpoint_blocking()), none);
+    let foreign = other.spawn_blocking().expect("a lane is free");
+    let expected = "the checkpoint belongs to another runnable than the stream on lane0";
+    assert_eq!(said(foreign.rollback_blocking(&kept)), expected);
+    drop(runnable);
+    let closed =
+        [said(stream.fork_blocking()), said(stream.snapshot_blocking()), said(stream.rollback_blocking(&kept))];
+    assert_eq!(closed, ["closed"; 3]);
+}
+
+/// A thousand forks hold the row of their origin, each until it is called.
+pub fn thousand(open: Open<'_>) {
+    const FORKS: u32 = 1000;
+    let device = open(None);
+    let builder = LanesBuilder::new(model(Arc::clone(&device))).lanes(FORKS + 2).max_seats(5);
+    let runnable = builder.build().expect("it is served");
+    let root = runnable.spawn_blocking().expect("a lane is free");
+    answer(&runnable, &root, 0);
+    let before = device.memory().used;
+    let forks = root.fork_many_blocking(FORKS).expect("lanes are free");
+    assert_eq!((forks.len(), device.memory().used), (FORKS as usize, before));
+    let kept = root.snapshot_blocking().expect("it is taken");
+    for at in [0, 499, 999] {
+        assert!(forks[at].snapshot_blocking().expect("it is taken") == kept, "fork {at}");
+    }
+    assert!(answer(&runnable, &forks[499], 7) == replayed(&runnable, &[0, 7]), "one parts");
+    for fork in [&forks[0], &forks[999], &root] {
+        assert!(fork.snapshot_blocking().expect("it is taken") == kept, "and the others stay");
+    }
+    assert_eq!(device.memory().used, before);
 }

@@ -28,6 +28,8 @@ pub mod reference;
 pub mod residents;
 pub mod sessions;
 pub mod slots;
+pub mod spans;
+pub mod stages;
 pub mod tasks;
 pub mod tensors;
 
@@ -69,6 +71,10 @@ macro_rules! conformance {
             #[test]
             fn streams_over_several_slots_are_those_of_one() {
                 $crate::pipelined::streams($open);
+            }
+            #[test]
+            fn a_second_slot_is_filled_while_the_first_flies() {
+                $crate::pipelined::both_slots($open);
             }
             #[test]
             fn slots_are_apart_and_end_in_order() {
@@ -151,6 +157,10 @@ macro_rules! conformance {
                 $crate::order::random_plans();
             }
             #[test]
+            fn scratch_that_is_alive_at_once_lies_apart() {
+                $crate::order::scratch();
+            }
+            #[test]
             fn heads_that_write_columns_are_independent() {
                 $crate::order::heads();
             }
@@ -177,6 +187,14 @@ macro_rules! conformance {
             #[test]
             fn sessions_open_by_index_for_a_target_and_in_a_context() {
                 $crate::sessions::opening($open);
+            }
+            #[test]
+            fn kernels_of_a_session_are_built_side_by_side_and_kept_on_disk() {
+                $crate::sessions::building($open);
+            }
+            #[test]
+            fn what_a_kernel_reads_and_writes_is_declared_once() {
+                $crate::sessions::updates($open);
             }
             #[test]
             fn launches_take_the_numbers_that_the_kernel_lists() {
@@ -207,6 +225,10 @@ macro_rules! conformance {
                 $crate::sessions::measures($open);
             }
             #[test]
+            fn calls_turns_and_replays_are_spans() {
+                $crate::spans::spans($open);
+            }
+            #[test]
             fn definitions_chain_as_fragments_without_a_copy() {
                 $crate::definitions::fragments($open);
             }
@@ -221,6 +243,14 @@ macro_rules! conformance {
             #[test]
             fn a_laned_model_of_kernels_serves_streams() {
                 $crate::definitions::laned($open);
+            }
+            #[test]
+            fn a_stream_holds_one_lane_of_every_stage() {
+                $crate::stages::one_lease($open);
+            }
+            #[test]
+            fn what_is_of_other_stages_is_refused() {
+                $crate::stages::refusals($open);
             }
             #[test]
             fn tensors_go_up_and_come_down() {
@@ -301,6 +331,18 @@ macro_rules! conformance {
             #[test]
             fn snapshots_go_on_elsewhere() {
                 $crate::forks::snapshots($open);
+            }
+            #[test]
+            fn snapshots_go_on_on_a_device_of_another_kind() {
+                $crate::forks::another_kind($open);
+            }
+            #[test]
+            fn forks_that_have_no_room_are_refused() {
+                $crate::forks::refusals($open);
+            }
+            #[test]
+            fn a_thousand_forks_share_one_row() {
+                $crate::forks::thousand($open);
             }
         }
     };

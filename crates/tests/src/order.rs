@@ -15,7 +15,7 @@ use crate::random::{self, Random};
 use lanes_core::hazard::Hazards;
 use lanes_core::lanes::{Capacity, SeatRows};
 use lanes_core::plan::{Activation, Argument, Command, Contraction, Plan, Region, Storage, StorageId, Term};
-use lanes_core::scratch::Layout;
+use lanes_core::scratch::{Layout, Placement, Value};
 use lanes_core::{Scope, Signature};
 use std::collections::BTreeSet;
 
@@ -266,4 +266,37 @@ pub fn heads() {
     for hazards in [apart, laid_out] {
         assert_eq!(hazards.levels(), [(0..HEADS as u32).collect::<Vec<_>>(), vec![HEADS as u32]]);
     }
+}
+
+/// Values with lifetimes, placed by the public planner: byte by byte none is in use twice, no placement is smaller than
+/// what is alive at once, equal values are placed equally, and what cannot be placed is refused in words.
+pub fn scratch() {
+    const COMMANDS: usize = 20;
+    for seed in 0..100 {
+        let mut random = Random(seed);
+        let mut value = || {
+            let first = random.below(COMMANDS);
+            Value { bytes: random.below(2000), first, last: first + random.below(COMMANDS - first) }
+        };
+        let values: Vec<Value> = (0..30).map(|_| value()).collect();
+        let placement = Placement::of(&values).expect("they are small");
+        assert_eq!(placement, Placement::of(&values.clone()).expect("they are small"), "seed {seed}");
+        let mut alive_max = 0;
+        for command in 0..COMMANDS {
+            let mut used = vec![None; placement.bytes()];
+            for (at, value) in values.iter().enumerate().filter(|(_, v)| v.first <= command && command <= v.last) {
+                for byte in &mut used[placement.start(at)..][..value.bytes] {
+                    assert_eq!(byte.replace(at), None, "seed {seed}: values share a byte at command {command}");
+                }
+            }
+            alive_max = alive_max.max(used.iter().flatten().count());
+        }
+        assert!((alive_max..=placement.bytes()).contains(&placement.least()), "seed {seed}");
+    }
+    let values = [Value { bytes: 8, first: 0, last: 3 }, Value { bytes: 8, first: 2, last: 1 }];
+    let error = Placement::of(&values).expect_err("the second ends before it starts");
+    let expected = "scratch value 1 lives from command 2 to 1: the last may not be before the first";
+    assert_eq!(error.to_string(), expected);
+    let error = Placement::of(&[Value { bytes: usize::MAX, first: 0, last: 0 }]).expect_err("it is no size");
+    assert_eq!(error.to_string(), format!("scratch values of more than {} bytes together", isize::MAX));
 }

@@ -1,8 +1,12 @@
 //! Streams over several slots against each stream alone.
 
 use crate::Open;
+use crate::faulty::FaultyDevice;
 use crate::plans::recurrent;
+use crate::pools::until;
 use crate::random::{Random, f32_bytes};
+use crate::tasks::{Woken, block_on, poll_once};
+use lanes_core::device::Device;
 use lanes_core::lanes::{LanesBuilder, Runnable, Value};
 use lanes_core::planned::PlannedModel;
 use std::sync::Arc;
@@ -60,5 +64,45 @@ pub fn streams(open: Open<'_>) {
         let said = builder(slots_max + 1).build().expect_err("one more than there are").to_string();
         let asked = slots_max + 1;
         assert_eq!(said, format!("{asked} slots were asked for, and model recurrent has at most {slots_max}"));
+    }
+}
+
+/// While a turn flies, the next one is stacked and submitted if there is a slot for it, of the same stream or of another;
+/// what finds no slot stays in the queue.
+pub fn both_slots(open: Open<'_>) {
+    let device = Arc::new(FaultyDevice::new(open(None)));
+    if device.capabilities().slots_max < 2 {
+        return;
+    }
+    for slots in 1..=2 {
+        for streams in 1..=2 {
+            let (plan, signature) = recurrent();
+            let model = PlannedModel::new(Arc::<FaultyDevice>::clone(&device), plan, signature).expect("the plan fits");
+            let runnable = LanesBuilder::new(model).lanes(3).max_seats(1).slots(slots).build().expect("it is served");
+            let port = &runnable.signature().inputs[0];
+            let input = f32_bytes(&mut Random(3), port.elements());
+            let value = [Value { dtype: port.dtype, shape: &port.shape, bytes: &input }];
+            let held: Vec<_> = (0..streams).map(|_| runnable.spawn_blocking().expect("a lane is free")).collect();
+            let alone = runnable.spawn_blocking().expect("a lane is free");
+            let expected: Vec<_> = (0..3).map(|_| alone.call_blocking(&value).expect("it is served")).collect();
+            device.hold();
+            let woken = Arc::new(Woken::default());
+            let mut calls = Vec::new();
+            for at in 0..3 {
+                let mut call = held[at % streams].call(&value);
+                assert!(poll_once(&mut call, &woken).is_pending());
+                calls.push(call);
+                let left = (at + 1usize).saturating_sub(slots);
+                until("as many fly as there are slots", || runnable.stats().queue_depth == left);
+            }
+            device.release();
+            for (at, call) in calls.into_iter().enumerate() {
+                let outputs = block_on(call).expect("it is served");
+                assert!(
+                    outputs.bytes(0) == expected[at / streams].bytes(0),
+                    "{slots} slots, {streams} streams: call {at}"
+                );
+            }
+        }
     }
 }

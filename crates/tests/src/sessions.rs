@@ -6,9 +6,11 @@ use lanes_core::compile::{KernelCache, KernelCompiler, KernelSource, LoomCompile
 use lanes_core::device::{Device, DeviceError};
 use lanes_core::inference::{Devices, ModelContext};
 use lanes_core::plan::Activation;
-use lanes_core::session::{Commands, Index, Interface, Kernel, Product, Region, Session, Trace, Window};
-use std::sync::Arc;
+use lanes_core::session::{Commands, Distribution, Index, Interface, Kernel, Product, Region, Session, Trace, Window};
+use std::fmt::Display;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 /// Elements of most regions here.
 pub const N: usize = 100;
@@ -74,7 +76,7 @@ pub fn floats(session: &Session, region: &Region) -> Vec<f32> {
 }
 
 /// What `result` is refused with.
-pub fn said<T>(result: Result<T, DeviceError>) -> String {
+pub fn said<T, E: Display>(result: Result<T, E>) -> String {
     match result {
         Ok(_) => "it was not refused".to_string(),
         Err(error) => error.to_string(),
@@ -273,6 +275,73 @@ pub fn opening(open: Open<'_>) {
     assert!(Arc::ptr_eq(first[0].image(), two.compile(&[mul]).unwrap()[0].image()));
     let _held = one.allocate("most", 900).unwrap();
     assert_eq!(said(two.allocate("more", 200)), "over budget: more needs 200 bytes, 900 of 1000 are in use");
+}
+
+/// Each kernel waits until another is being built, too: one after the other, this would never end.
+struct Meeting(Barrier);
+
+impl KernelCompiler for Meeting {
+    fn version(&self) -> &str {
+        "meeting"
+    }
+
+    fn compile(&self, source: &KernelSource, target: &Target) -> Result<Arc<loom_compiler::CpuImage>, DeviceError> {
+        self.0.wait();
+        LoomCompiler.compile(source, target)
+    }
+}
+
+/// Kernels of a batch are built side by side. What one cache left on disk the next one does not build again, and it
+/// computes the same; a file that was altered is built anew.
+pub fn building(open: Open<'_>) {
+    static FOLDERS: AtomicUsize = AtomicUsize::new(0);
+    let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("lanes-kernels-{}-{number}", std::process::id()));
+    let sources = [elementwise("mul", "scalar.mulf"), elementwise("add", "scalar.addf")];
+    let mut compiled = Vec::new();
+    for damaged in [false, false, true] {
+        if damaged {
+            for file in std::fs::read_dir(&folder).unwrap() {
+                std::fs::write(file.unwrap().path(), "something else").unwrap();
+            }
+        }
+        let cache = Arc::new(KernelCache::on_disk(&folder));
+        let compiler = Arc::new(Meeting(Barrier::new(2)));
+        let builder = Session::builder("test").device(open(None)).compiler(compiler, Arc::clone(&cache));
+        let session = builder.open().unwrap();
+        let kernels = session.compile(&sources).unwrap();
+        compiled.push(cache.stats().compiled);
+        let [x, y] = ["x", "y"].map(|label| session.allocate(label, N * 4).unwrap());
+        session.upload(&x, &bytes(&numbers(N, 1))).unwrap();
+        session.record("square", |c| c.dispatch(&kernels[0], &[N], &[N], &[x.read(), x.read(), y.write()])).unwrap();
+        session.replay("square").unwrap().wait().unwrap();
+        assert_eq!(floats(&session, &y), numbers(N, 1).iter().map(|x| x * x).collect::<Vec<_>>());
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(compiled, [2, 0, 2]);
+}
+
+/// Memory that a kernel reads and writes is one operand; it comes after who wrote it, and fails with it. A benchmark runs
+/// the plan and its commands in equal number, some rounds more than it has samples.
+pub fn updates(open: Open<'_>) {
+    let session = session(open);
+    let source = elementwise("grow", "scalar.addf");
+    let text = source.text.replace("%a: buffer, %b: buffer", "%a: buffer").replace("buffer.view %b", "buffer.view %y");
+    let grow = session.compile(&[KernelSource::new("grow.loom", text, "grow")]).unwrap().remove(0);
+    let [x, y] = ["x", "y"].map(|label| session.allocate(label, N * 4).unwrap());
+    session.upload(&x, &bytes(&[1.0; N])).unwrap();
+    session.record("grow", |c| c.dispatch(&grow, &[N], &[N], &[x.read(), y.read_write()])).unwrap();
+    (0..3).for_each(|_| drop(session.replay("grow").unwrap().wait().unwrap()));
+    assert_eq!(floats(&session, &y), [3.0; N]);
+    session.benchmark("grow", 4).unwrap();
+    let found = floats(&session, &y);
+    let rounds = found[0] - 3.0;
+    assert!(rounds > 8.0 && rounds % 2.0 == 0.0, "{rounds} rounds, of which 8 were noted");
+    assert_eq!(found, [found[0]; N]);
+    session.record("over", |c| c.dispatch(&grow, &[N * 3], &[N * 3], &[x.read(), y.read_write()])).unwrap();
+    let fault = session.replay("over").unwrap().wait().unwrap_err();
+    assert!(matches!(&fault, DeviceError::Fault { at, .. } if at == "grow"), "{fault}");
+    assert_eq!(said(session.replay("grow").unwrap().wait()), format!("an earlier submission failed: {fault}"));
 }
 
 /// Numbers of a launch: their kinds, where they count, and what does not fit.
@@ -601,6 +670,12 @@ pub fn measures(open: Open<'_>) {
     check("a profile");
     assert_eq!(said(session.profile("step", 0)), "invalid: 0 samples: a measurement takes at least one");
     assert_eq!(said(session.benchmark("none", 1)), "invalid: nothing is recorded as none in session test");
+
+    // Nearest rank, by hand.
+    let samples: Distribution = [50, 10, 40, 20, 30].map(Duration::from_millis).into_iter().collect();
+    for (q, expected) in [(0.0, 10), (0.2, 10), (0.21, 20), (0.5, 30), (0.8, 40), (0.99, 50), (1.0, 50)] {
+        assert_eq!(samples.quantile(q), Some(Duration::from_millis(expected)), "quantile {q}");
+    }
 
     // 4 rounds of a turn and two commands in room for 9 events: the first round goes.
     let mut trace = Trace::new(9);

@@ -267,6 +267,23 @@ pub fn refusals(open: Open<'_>) {
         invalid("float32 [1, 2] is copied to float32 [1, 2], and the two share bytes")
     );
     rows(0).copy_from(&rows(1)).unwrap().wait().unwrap();
+    // Views that are none.
+    assert_eq!(said(tensor.slice(2, 0..1)), invalid("axis 2 of float32 [2, 3] is sliced, and it has 2"));
+    assert_eq!(said(tensor.slice(1, 2..4)), invalid("2..4 of axis 1 of float32 [2, 3], which has 3"));
+    assert_eq!(said(tensor.reshape(&[7])), invalid("float32 [2, 3] of 6 elements is reshaped to [7] of 7"));
+    let turned = tensor.transpose(&[1, 0]).unwrap();
+    assert_eq!(
+        said(turned.reshape(&[6])),
+        invalid("float32 [3, 2] is reshaped to [6], and only what lies end to end can be")
+    );
+    assert_eq!(
+        said(tensor.transpose(&[0, 0])),
+        invalid("float32 [2, 3] is transposed by [0, 0], which does not name each axis once")
+    );
+    assert_eq!(
+        said(Descriptor::strided(F32, &[2, 3], &[2, 1])),
+        invalid("float32 [2, 3] with strides [2, 1]: two elements share a place")
+    );
     let foreign = self::context(open);
     let theirs = Tensor::upload(&foreign, &[2, 3], &numbers(6, 3)).unwrap();
     assert_eq!(

@@ -78,7 +78,7 @@ impl Model {
     fn check_tensors(&self, tensors: &[&Tensor]) -> Result<(), DeviceError> {
         self.check_count("input", &self.inputs, tensors.len())?;
         for (port, tensor) in self.inputs.iter().zip(tensors) {
-            tensor.check_context(&self.context, &format!("model {}", self.name))?;
+            tensor.check_context(&self.context, format_args!("model {}", self.name))?;
             let SlotPort { name, desc } = port;
             if tensor.dtype() != desc.dtype() || tensor.shape() != desc.shape() {
                 let (of, found) = (&self.name, tensor.descriptor());

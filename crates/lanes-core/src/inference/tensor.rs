@@ -252,7 +252,7 @@ impl Tensor {
     /// Another type, shape or context, memory that the two share, and the device's own. What fails while it is copied is
     /// in the completion.
     pub fn copy_from(&self, source: &Self) -> Result<Completion, DeviceError> {
-        source.check_context(&self.context, &format!("a copy to {}", self.desc))?;
+        source.check_context(&self.context, format_args!("a copy to {}", self.desc))?;
         if source.dtype() != self.dtype() || source.shape() != self.shape() {
             return Err(invalid(format!("{} is copied to {}", source.desc, self.desc)));
         }
@@ -363,7 +363,7 @@ impl Tensor {
     }
 
     /// That it is of `context`; `who` asks.
-    pub(super) fn check_context(&self, context: &ModelContext, who: &str) -> Result<(), DeviceError> {
+    pub(super) fn check_context(&self, context: &ModelContext, who: impl fmt::Display) -> Result<(), DeviceError> {
         if self.context.is(context) {
             return Ok(());
         }

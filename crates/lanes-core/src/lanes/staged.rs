@@ -29,6 +29,9 @@ use std::task::{Context, Poll};
 
 /// A resident model of several stages. Clones are the same; dropping the last one ends every stage, and streams that are
 /// left answer `Closed` from then on.
+///
+/// Calls of a stream are in order within a stage. Between stages there is no order but the caller's: stages share no state,
+/// and a call that takes what another stage gave is made once that is there.
 #[derive(Clone)]
 pub struct Staged {
     inner: Arc<Inner>,
