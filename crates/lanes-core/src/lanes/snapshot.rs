@@ -232,7 +232,7 @@ impl Sealed {
         let name = reader.name("model")?;
         if found_identity != identity {
             return Err(SnapshotError::Foreign {
-                found: name.into(),
+                found: clipped(name),
                 found_identity: short(found_identity),
                 expected: signature.name.clone(),
                 expected_identity: short(identity),
@@ -266,6 +266,15 @@ impl<'a> Opened<'a> {
     /// Each state's number and bytes.
     pub fn rows(&self) -> impl Iterator<Item = (usize, &'a [u8])> {
         self.rows.iter().copied().enumerate()
+    }
+}
+
+/// A name for a message: of a forged one only the start.
+fn clipped(name: &str) -> String {
+    const MOST: usize = 64;
+    match name.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.to_owned(),
     }
 }
 
@@ -305,18 +314,22 @@ impl<'a> Reader<'a> {
         let (name, dtype) = (self.name("state")?, self.name("dtype")?);
         let what = &spec.input;
         let rank = self.u32(what)?;
-        let mut shape = Vec::new();
-        for _ in 0..rank {
-            // Each extent is paid for by eight bytes read, so a rank that lies ends here.
-            shape.push(self.u64(what)?);
+        if rank as usize != spec.lane_shape.len() {
+            // Before any extent is read: a forged one costs no more than a look.
+            let expected = spec.lane_shape.len();
+            return Err(malformed(format!(
+                "state {}: rank {rank}, and {what} of the model has {expected}",
+                clipped(name)
+            )));
         }
+        let shape = (0..rank).map(|_| self.u64(what)).collect::<Result<Vec<_>, _>>()?;
         let bytes = self.u64(what)?;
         let is_same = name == spec.input
             && dtype == spec.dtype.name()
             && shape.iter().copied().eq(spec.lane_shape.iter().map(|extent| *extent as u64))
             && bytes == spec.bytes() as u64;
         if !is_same {
-            let found = format!("state {name}: {dtype} {shape:?} of {bytes} bytes");
+            let found = format!("state {}: {} {shape:?} of {bytes} bytes", clipped(name), clipped(dtype));
             let expected = format!("{what}: {} {:?} of {} bytes", spec.dtype, spec.lane_shape, spec.bytes());
             return Err(malformed(format!("{found}, and the model has {expected}")));
         }
@@ -479,7 +492,12 @@ mod tests {
         assert_eq!(forged(shape + 4, &3u64.to_le_bytes()), expected);
         let expected = said(&format!("state h: float32 [2, 3] of 25 bytes, {mine}"));
         assert_eq!(forged(shape + 20, &25u64.to_le_bytes()), expected);
-        assert!(forged(shape, &u32::MAX.to_le_bytes()).starts_with(&said("h: 8 bytes, and ")));
+        let expected = said("state h: rank 4294967295, and h of the model has 2");
+        assert_eq!(forged(shape, &u32::MAX.to_le_bytes()), expected);
+        let long = Signature { name: "é".repeat(1 << 20), ..signature() };
+        let error = restore(&snapshot(&long, &[0; 32], 1)).unwrap_err();
+        let start = "é".repeat(64);
+        assert_eq!(error, format!("the snapshot is of model {start}… (00000000), and this is model model (07070707)"));
         let mut longer = contents();
         longer.push(0);
         assert_eq!(restore(&forge(longer)).unwrap_err(), said("1 bytes after the last state"));

@@ -86,8 +86,17 @@ impl Staged {
     /// `lanes`.
     ///
     /// # Errors
-    /// That of the first stage that does not build; none is left running.
+    /// That of the first stage that does not build; none is left running. `Knob` for no stage, and for two of one name.
     pub fn build(lanes: u32, stages: Vec<(&str, LanesBuilder)>) -> Result<Self, BuildError> {
+        let refused =
+            |found| Err(BuildError::Knob { knob: "stages", found, expected: "one or more of different names" });
+        if stages.is_empty() {
+            return refused("none".to_owned());
+        }
+        let mut met = std::collections::BTreeSet::new();
+        if let Some((name, _)) = stages.iter().find(|(name, _)| !met.insert(*name)) {
+            return refused(format!("two called {name}"));
+        }
         let names = stages.iter().map(|(name, _)| (*name).to_owned()).collect();
         let stages = stages.into_iter().map(|(_, builder)| builder.lanes(lanes).build());
         let stages = stages.collect::<Result<_, BuildError>>()?;

@@ -171,3 +171,16 @@ fn what_is_not_of_these_stages_is_refused() {
     let error = stream.fork_blocking().unwrap_err();
     assert!(matches!(&error, StreamError::Closed(cause) if matches!(**cause, Closed::Dropped)), "{error:?}");
 }
+
+#[test]
+fn stages_have_names_of_their_own() {
+    let said = |names: &[&'static str]| {
+        let builder = || LanesBuilder::new(Double::new(&Control::default(), false));
+        let stages = names.iter().map(|name| (*name, builder())).collect();
+        Staged::build(2, stages).err().map(|error| error.to_string())
+    };
+    let expected = "expected one or more of different names";
+    assert_eq!(said(&[]), Some(format!("stages: found none, {expected}")));
+    assert_eq!(said(&["a", "b", "a"]), Some(format!("stages: found two called a, {expected}")));
+    assert_eq!(said(&["a", "b"]), None);
+}
