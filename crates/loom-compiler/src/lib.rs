@@ -16,6 +16,7 @@ mod build;
 mod diag;
 pub mod eval;
 mod fold;
+mod format;
 mod image;
 pub mod interp;
 pub mod ir;
