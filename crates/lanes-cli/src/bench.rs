@@ -5,7 +5,7 @@ use crate::error::{CliError, CliResult};
 use crate::load::{self, Loaded};
 use crate::quantile::{Latency, micros};
 use crate::run::progress_bar;
-use crate::say;
+use crate::say::{self, count};
 use crate::serve::{Drive, chain, drive};
 use crate::source::Source;
 use lanes::device::Device;
@@ -15,8 +15,6 @@ use std::time::Duration;
 
 /// How long a row is measured when `--turns` is not given.
 const SECONDS_PER_ROW: f64 = 2.0;
-/// The longest time between paced calls: an hour.
-const FRAME_MS_MOST: f64 = 3_600_000.0;
 /// Turns of warm-up and calibration.
 const WARM_UP_TURNS: usize = 8;
 
@@ -55,52 +53,53 @@ pub fn run(args: &BenchArgs) -> CliResult {
     if frame_ms.is_none() {
         say::aside("the inputs have no rate; give --frame-ms for paced rows and streams in real time");
     }
-    if let Some(ms) = frame_ms.filter(|&ms| ms > FRAME_MS_MOST) {
-        return Err(CliError::usage(format!("a call every {ms} ms is not paced; at most every {FRAME_MS_MOST} ms is")));
-    }
-    let bar = progress_bar(args.streams.len() as u64);
-    let mut rows = Vec::new();
-    for &streams in &args.streams {
-        rows.push(row(args, &device, &loaded, streams, None, frame_ms)?);
-        if let Some(ms) = frame_ms {
-            let pace = Duration::from_secs_f64(ms / 1000.0);
-            rows.push(row(args, &device, &loaded, streams, Some(pace), frame_ms)?);
-        }
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
     let capabilities = device.capabilities();
-    let report = Report {
+    let mut report = Report {
         model: args.model.path.display().to_string(),
         backend: capabilities.backend.to_owned(),
         device: capabilities.name.clone(),
         threads: capabilities.units,
         frame_ms,
-        rows,
+        rows: Vec::new(),
     };
-    if args.json {
-        return say::json(&report);
+    if !args.json {
+        let threads = count(report.threads, "thread");
+        say::line(&format!("{} on {} ({}), {threads}", report.model, report.backend, report.device))?;
+        say::line(
+            "streams  mode    calls/s  µs/seat  turn p50 µs  latency p50 / p99 µs  seats/turn  real-time streams",
+        )?;
     }
-    let mut lines = vec![
-        format!("{} on {} ({}), {} threads", report.model, report.backend, report.device, report.threads),
-        "streams  mode    calls/s  µs/seat  turn p50 µs  latency p50 / p99 µs  seats/turn  real-time streams"
-            .to_owned(),
-    ];
-    for row in &report.rows {
-        let streams = row.realtime_streams.map_or("-".to_owned(), |s| format!("{s:.0}"));
-        lines.push(format!(
-            "{:7}  {:6} {:8.0} {:8.2} {:12.1} {:10.1} / {:8.1} {:11.1}  {streams}",
-            row.streams,
-            row.mode,
-            row.calls_per_s,
-            row.us_per_seat,
-            row.turn_us_p50,
-            row.latency_us.p50,
-            row.latency_us.p99,
-            row.seats_per_turn
-        ));
+    let bar = progress_bar(args.streams.len() as u64);
+    for &streams in &args.streams {
+        let paced = frame_ms.map(|ms| Some(Duration::from_secs_f64(ms / 1000.0)));
+        for pace in [None].into_iter().chain(paced) {
+            let row = row(args, &device, &loaded, streams, pace, frame_ms)?;
+            if !args.json {
+                // As it comes, so that one who has seen enough stops the rest.
+                bar.suspend(|| say::line(&shown(&row)))?;
+            }
+            report.rows.push(row);
+        }
+        bar.inc(1);
     }
-    say::result(&lines.join("\n"))
+    bar.finish_and_clear();
+    if args.json { say::json(&report) } else { Ok(()) }
+}
+
+fn shown(row: &Row) -> String {
+    let streams = row.realtime_streams.map_or("-".to_owned(), |s| format!("{s:.0}"));
+    // Of a paced row it would say how often calls were due, and nothing of the seat.
+    let us_per_seat = if row.mode == "paced" { "-".to_owned() } else { format!("{:.2}", row.us_per_seat) };
+    format!(
+        "{:7}  {:6} {:8.0} {us_per_seat:>8} {:12.1} {:10.1} / {:8.1} {:11.1}  {streams}",
+        row.streams,
+        row.mode,
+        row.calls_per_s,
+        row.turn_us_p50,
+        row.latency_us.p50,
+        row.latency_us.p99,
+        row.seats_per_turn
+    )
 }
 
 fn row(
@@ -126,6 +125,7 @@ fn row(
             seed: args.model.seed,
             churn: args.serve.churn,
             keep: false,
+            last_from: usize::MAX,
             pace,
         };
         drive(&drive_it, |_| {})

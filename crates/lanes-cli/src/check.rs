@@ -1,13 +1,15 @@
 //! `lanes check`: the same inputs on a backend and on what it is checked against.
 //!
-//! Outputs first; where one is out of tolerance, the stream it happened on runs again with every node's result as an
-//! output, and the first node in graph order that parts is named.
+//! - Outputs are those of the plan that is served. The states after the last turn are compared too: as outputs of a plan
+//!   that has them, since a device keeps its rows in an order of its own.
+//! - Where something is out of tolerance, the stream it happened on runs again with every node's result as an output, and
+//!   the first node in graph order that parts is named.
 
 use crate::args::{Against, CheckArgs};
 use crate::error::{CliError, CliResult};
 use crate::load::{self, Loaded};
 use crate::out::Out;
-use crate::say;
+use crate::say::{self, count};
 use crate::serve::{Drive, chain, drive};
 use lanes::device::Device;
 use lanes::onnx::oracle::OracleModel;
@@ -54,16 +56,30 @@ pub fn run(args: &CheckArgs) -> CliResult {
     let streams = args.streams as usize;
     let turns = load::turns(&loaded.sources, streams, args.turns)?;
     let ports = &loaded.model.signature.outputs;
-    let out = args.out.as_ref().map(|folder| Out::choose(folder, ports));
-    let ours = outputs(args, &loaded, &loaded.model, &device, (0, streams), turns)?;
-    if let Some(out) = &out {
-        out.write(ports, &ours, streams, turns)?;
+    let states: Vec<Port> = loaded.model.signature.states.iter().map(final_state).collect();
+    if ports.iter().chain(&states).all(|port| port.bytes() == 0) {
+        let text = "nothing to compare: it has no outputs and no states with elements";
+        return Err(CliError::file(&args.model.path, text));
     }
-    let theirs = reference(args, &loaded, &loaded.model, (0, streams), turns)?;
+    let out = args.out.as_ref().map(|folder| Out::choose(folder, ports)).transpose()?;
+    let all = Part { first: 0, streams, turns, last_from: ports.len() };
+    let mut ours = outputs(args, &loaded, &loaded.model, &device, all)?;
+    let theirs = if states.is_empty() {
+        reference(args, &loaded, &loaded.model, all)?
+    } else {
+        let values: Vec<ValueId> = loaded.model.states.iter().map(|state| state.output).collect();
+        let seen = loaded.model.with_outputs(&values);
+        ours.extend(outputs(args, &loaded, &seen, &device, all)?.split_off(ports.len()));
+        reference(args, &loaded, &seen, all)?
+    };
     let compared: Vec<Output> =
-        ports.iter().zip(ours.iter().zip(&theirs)).map(|(port, (a, e))| compare(port, a, e)).collect();
+        ports.iter().chain(&states).zip(ours.iter().zip(&theirs)).map(|(port, (a, e))| compare(port, a, e)).collect();
     let ok = compared.iter().all(|output| output.ok);
-    let first_difference = if ok { None } else { first_difference(args, &loaded, &device, &ours, &theirs, turns)? };
+    let parted = if ok { None } else { first_parted((ports, &states), &ours, &theirs, turns) };
+    let first_difference = match parted {
+        Some(parted) => first_difference(args, &loaded, &device, parted)?,
+        None => None,
+    };
     let report = Report {
         model: args.model.path.display().to_string(),
         backend: device.capabilities().backend.to_owned(),
@@ -75,65 +91,84 @@ pub fn run(args: &CheckArgs) -> CliResult {
         first_difference,
         ok,
     };
-    if args.json {
-        say::json(&report)?;
+    // The verdict first: a disk that fills up must not take it too.
+    let said = if args.json { say::json(&report) } else { say::lines(&table(&report, streams, turns, ports.len())) };
+    let written = match &out {
+        Some(out) => out.write(ports, &ours, streams, turns),
+        None => Ok(()),
+    };
+    let agrees = if report.ok {
+        Ok(())
     } else {
-        say::result(&table(&report, streams, turns))?;
-    }
-    if report.ok {
-        return Ok(());
-    }
-    let at = report
-        .first_difference
-        .map_or(String::new(), |d| format!("; first at node {} ({}), by {:.2e}", d.node, d.op, d.max_abs));
-    Err(CliError::failed(format!("{} parts from the {} past tolerance{at}", report.backend, report.against)))
+        let at = report
+            .first_difference
+            .map_or(String::new(), |d| format!("; first at node {} ({}), by {:.2e}", d.node, d.op, d.max_abs));
+        Err(CliError::failed(format!("{} parts from the {} past tolerance{at}", report.backend, report.against)))
+    };
+    say::first_error([agrees, written, said])
 }
 
-fn table(report: &Report, streams: usize, turns: usize) -> String {
+/// A state as it is after the last turn, under the name of the output that is its next value.
+fn final_state(state: &lanes::StateSpec) -> Port {
+    Port { name: state.output.clone(), dtype: state.dtype, shape: state.lane_shape.clone(), scope: lanes::Scope::Seat }
+}
+
+fn table(report: &Report, streams: usize, turns: usize, states_from: usize) -> Vec<String> {
     let mut lines = vec![
-        format!("{} on {} against {}: {streams} streams, {turns} turns", report.model, report.backend, report.against),
+        format!(
+            "{} on {} against {}: {}, {}",
+            report.model,
+            report.backend,
+            report.against,
+            count(streams, "stream"),
+            count(turns, "turn")
+        ),
         "output                            max abs     max rel     max ulp  tolerance".to_owned(),
     ];
-    for o in &report.outputs {
+    for (at, o) in report.outputs.iter().enumerate() {
         let verdict = if o.ok { "ok" } else { "PARTS" };
+        let what = if at < states_from { "" } else { " (state, at the end)" };
         lines.push(format!(
-            "{:30} {:10.2e} {:11.2e} {:11} {:10.1e}  {verdict}",
+            "{:30} {:10.2e} {:11.2e} {:11} {:10.1e}  {verdict}{what}",
             o.name, o.max_abs, o.max_rel, o.max_ulp, o.tolerance
         ));
     }
     if let Some(first) = &report.first_difference {
         lines.push(format!("first difference: node {} ({}), by {:.2e}", first.node, first.op, first.max_abs));
     }
-    lines.join("\n")
+    lines
 }
 
-/// All outputs of streams `first..first + count` on `device`: `[stream, turn, …]` bytes each.
+/// The streams `first..first + streams` for `turns` turns, with their outputs: of those from `last_from` on, the last
+/// turn's.
+#[derive(Clone, Copy)]
+struct Part {
+    first: usize,
+    streams: usize,
+    turns: usize,
+    last_from: usize,
+}
+
+/// The outputs of `part` on `device`: `[stream, turn, …]` bytes each.
 fn outputs(
     args: &CheckArgs,
     loaded: &Loaded,
     model: &Model,
     device: &Arc<dyn Device>,
-    streams: (usize, usize),
-    turns: usize,
+    part: Part,
 ) -> CliResult<Vec<Vec<u8>>> {
     let planned = lanes::planned(device.clone(), model).map_err(|why| CliError::file(&args.model.path, chain(&why)))?;
-    served(args, loaded, planned, streams, turns)
+    served(args, loaded, planned, part)
 }
 
-fn reference(
-    args: &CheckArgs,
-    loaded: &Loaded,
-    model: &Model,
-    streams: (usize, usize),
-    turns: usize,
-) -> CliResult<Vec<Vec<u8>>> {
+fn reference(args: &CheckArgs, loaded: &Loaded, model: &Model, part: Part) -> CliResult<Vec<Vec<u8>>> {
     match args.against {
         Against::Cpu => {
             let options = OpenOptions { threads: Some(1), budget: crate::machine::available_bytes() };
             let cpu = lanes::open("cpu", &options).map_err(|why| CliError::usage(why.to_string()))?;
-            outputs(args, loaded, model, &cpu, streams, turns)
+            outputs(args, loaded, model, &cpu, part)
         }
-        Against::Oracle => served(args, loaded, OracleModel::new(model), streams, turns),
+        Against::Oracle => served(args, loaded, OracleModel::new(model), part),
     }
 }
 
@@ -141,19 +176,19 @@ fn served(
     args: &CheckArgs,
     loaded: &Loaded,
     model: impl lanes::lanes::LanedModel + 'static,
-    (first, streams): (usize, usize),
-    turns: usize,
+    part: Part,
 ) -> CliResult<Vec<Vec<u8>>> {
-    let runnable = load::serve(model, &args.serve, streams as u32)?;
+    let runnable = load::serve(model, &args.serve, part.streams as u32)?;
     let run = Drive {
         runnable: &runnable,
         sources: &loaded.sources,
-        first,
-        streams,
-        turns,
+        first: part.first,
+        streams: part.streams,
+        turns: part.turns,
         seed: args.model.seed,
         churn: args.serve.churn,
         keep: true,
+        last_from: part.last_from,
         pace: None,
     };
     let served = drive(&run, |_| {})?;
@@ -165,31 +200,39 @@ fn served(
     }
 }
 
+/// The stream that parts first, and the turns it takes to get there. A state parts after the last one.
+fn first_parted(
+    (ports, states): (&[Port], &[Port]),
+    ours: &[Vec<u8>],
+    theirs: &[Vec<u8>],
+    turns: usize,
+) -> Option<(usize, usize)> {
+    let parted = |port: &Port, a: &[u8], e: &[u8]| -> Vec<usize> {
+        let size = port.bytes().max(1);
+        let pairs = a.chunks_exact(size).zip(e.chunks_exact(size)).enumerate();
+        pairs.filter(|(_, (a, e))| !compare(port, a, e).ok).map(|(at, _)| at).collect()
+    };
+    let sides = || ours.iter().zip(theirs);
+    let of_outputs = ports.iter().zip(sides()).flat_map(|(port, (a, e))| parted(port, a, e));
+    let of_outputs = of_outputs.map(|at| (at / turns, at % turns + 1));
+    let of_states = states.iter().zip(sides().skip(ports.len())).flat_map(|(port, (a, e))| parted(port, a, e));
+    of_outputs.chain(of_states.map(|stream| (stream, turns))).min_by_key(|&(_, turns)| turns)
+}
+
+/// The first node in graph order whose result parts, at the first turn where one does.
 fn first_difference(
     args: &CheckArgs,
     loaded: &Loaded,
     device: &Arc<dyn Device>,
-    ours: &[Vec<u8>],
-    theirs: &[Vec<u8>],
-    turns: usize,
+    (stream, turns): (usize, usize),
 ) -> CliResult<Option<Difference>> {
-    let ports = &loaded.model.signature.outputs;
-    // The first turn at which any stream's output parts, and that stream.
-    let parted = ports.iter().zip(ours.iter().zip(theirs)).flat_map(|(port, (a, e))| {
-        let size = port.bytes().max(1);
-        a.chunks_exact(size)
-            .zip(e.chunks_exact(size))
-            .enumerate()
-            .filter(move |(_, (a, e))| !compare(port, a, e).ok)
-            .map(|(at, _)| at)
-    });
-    let Some(at) = parted.min_by_key(|at| at % turns) else { return Ok(None) };
-    let (stream, turns) = (at / turns, at % turns + 1);
     let values = results(&loaded.model);
     let extra: Vec<ValueId> = values.iter().map(|&(id, _)| id).collect();
     let seen = loaded.model.with_outputs(&extra);
-    let ours = outputs(args, loaded, &seen, device, (stream, 1), turns)?;
-    let theirs = reference(args, loaded, &seen, (stream, 1), turns)?;
+    let ports = &loaded.model.signature.outputs;
+    let one = Part { first: stream, streams: 1, turns, last_from: usize::MAX };
+    let ours = outputs(args, loaded, &seen, device, one)?;
+    let theirs = reference(args, loaded, &seen, one)?;
     for turn in 0..turns {
         for (n, &(id, node)) in values.iter().enumerate() {
             let info = loaded.model.graph.value(id);
@@ -299,6 +342,20 @@ mod tests {
         assert!(check(0.0, -0.0).ok);
         assert_eq!(check(1.0 + f32::EPSILON, 1.0).max_ulp, 1);
         assert_eq!(ulps(-f32::from_bits(1), f32::from_bits(1)), 2);
+    }
+
+    /// An output parts at its turn, a state after the last, and the earliest is looked into.
+    #[test]
+    fn the_stream_that_parts_first_is_looked_into() {
+        let of = |values: &[i64]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+        let (outputs, states) = ([port(DType::I64)], [port(DType::I64)]);
+        let parted = |output: &[i64], state: &[i64]| {
+            let theirs = [of(&[0; 6]), of(&[0; 2])];
+            first_parted((&outputs, &states), &[of(output), of(state)], &theirs, 3)
+        };
+        assert_eq!(parted(&[0; 6], &[0; 2]), None);
+        assert_eq!(parted(&[0; 6], &[0, 9]), Some((1, 3)));
+        assert_eq!(parted(&[0, 0, 9, 0, 9, 0], &[9, 0]), Some((1, 2)));
     }
 
     #[test]

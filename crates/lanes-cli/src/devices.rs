@@ -38,5 +38,5 @@ pub fn run(args: &DevicesArgs) -> CliResult {
         ));
     }
     lines.extend(absent.iter().map(|absent| format!("{}  none: {}", absent.backend, absent.why)));
-    say::result(&lines.join("\n"))
+    say::lines(&lines)
 }

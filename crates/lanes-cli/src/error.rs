@@ -10,6 +10,8 @@ pub enum CliError {
     Usage(String),
     /// A check found a difference, or a run failed: exit 1.
     Failed(String),
+    /// Nobody reads stdout any more, so the rest was not done: exit 1, without a word.
+    ReaderGone,
 }
 
 impl CliError {
@@ -32,7 +34,7 @@ impl CliError {
     pub const fn status(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
-            Self::Failed(_) => 1,
+            Self::Failed(_) | Self::ReaderGone => 1,
         }
     }
 }
@@ -41,6 +43,7 @@ impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(text) | Self::Failed(text) => f.write_str(text),
+            Self::ReaderGone => f.write_str("nobody reads stdout"),
         }
     }
 }

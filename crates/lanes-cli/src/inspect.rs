@@ -28,7 +28,7 @@ pub fn run(args: &InspectArgs) -> CliResult {
     let seen = lanes::onnx::inspect(path, &options).map_err(|why| load::model_error(path, &why))?;
     let memory = memory(args, device, &options);
     if !args.json {
-        return say::result(&table(args, &seen, &memory));
+        return say::lines(&table(args, &seen, &memory));
     }
     if let Err(why) = &memory {
         say::aside(&format!("memory is not known: {why}"));
@@ -107,7 +107,7 @@ fn object(args: &InspectArgs, seen: &Inspection, memory: Result<Map<String, Valu
     })
 }
 
-fn table(args: &InspectArgs, seen: &Inspection, memory: &Result<Map<String, Value>, String>) -> String {
+fn table(args: &InspectArgs, seen: &Inspection, memory: &Result<Map<String, Value>, String>) -> Vec<String> {
     let shape = |shape: &[Dim]| shape.iter().map(Dim::to_string).collect::<Vec<_>>().join(", ");
     let mut lines = vec![format!(
         "{}  opset {}, {} parameters, {} weight bytes",
@@ -150,8 +150,11 @@ fn table(args: &InspectArgs, seen: &Inspection, memory: &Result<Map<String, Valu
     let ops: Vec<String> = seen.ops.iter().map(|(op, count)| format!("{op} {count}")).collect();
     lines.push(format!("ops     {}", ops.join(", ")));
     match memory {
-        Ok(memory) => lines.push(format!("memory  {}", serde_json::Value::Object(memory.clone()))),
+        Ok(memory) => {
+            let parts = ["weights", "state", "scratch", "staging"].map(|part| format!("{part} {}", memory[part]));
+            lines.push(format!("memory  {}, in bytes: {}", say::count(args.lanes, "lane"), parts.join(", ")));
+        }
         Err(why) => lines.push(format!("memory  not known: {why}")),
     }
-    lines.join("\n")
+    lines
 }

@@ -85,7 +85,7 @@ pub fn ignore_absent_fixes(args: &ModelArgs, options: &mut ImportOptions) -> Cli
         let known = seen.inputs.iter().any(|input| input.name == *name);
         if !known {
             let names: Vec<_> = seen.inputs.iter().map(|input| format!("`{}`", input.name)).collect();
-            let names = names.join(", ");
+            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             say::aside(&format!("--fix {name} is ignored: the model has no such input; it has {names}"));
         }
         known
@@ -203,6 +203,7 @@ pub fn bound_options(args: &ModelArgs) -> CliResult<(ImportOptions, BTreeMap<Str
     };
     let mut specs: BTreeMap<&str, Spec> = BTreeMap::new();
     for argument in &args.input {
+        refuse_taken(argument, &seen)?;
         let (name, spec) = named(argument, &names, &streams).map_err(because)?;
         if specs.insert(name, Spec::parse(spec)?).is_some() {
             return Err(CliError::usage(format!("--input {argument}: input `{name}` is fed twice")));
@@ -251,6 +252,19 @@ pub fn bound_options(args: &ModelArgs) -> CliResult<(ImportOptions, BTreeMap<Str
     Ok((options, sources))
 }
 
+/// Refuses to feed what a call does not bring.
+fn refuse_taken(argument: &str, seen: &Inspection) -> CliResult {
+    let names_it =
+        |input: &&PortInspection| argument.strip_prefix(&*input.name).is_some_and(|rest| rest.starts_with('='));
+    let Some(input) = seen.inputs.iter().filter(names_it).max_by_key(|input| input.name.len()) else { return Ok(()) };
+    let why = match input.role {
+        Role::Stream | Role::Shared => return Ok(()),
+        Role::Fixed => "is fixed to a constant; an input is fed or fixed, not both",
+        Role::State => "is a state; --init gives its first value",
+    };
+    Err(CliError::usage(format!("--input {argument}: input `{}` {why}", input.name)))
+}
+
 fn shown(dims: &[Dim]) -> String {
     format!("[{}]", dims.iter().map(Dim::to_string).collect::<Vec<_>>().join(", "))
 }
@@ -268,20 +282,29 @@ pub fn device(backend: &str, threads: Option<u32>) -> CliResult<Arc<dyn Device>>
 /// Serves `model`, with room for `streams` streams.
 pub fn serve(model: impl LanedModel + 'static, serve: &ServeArgs, streams: u32) -> CliResult<Runnable> {
     let lanes = serve.lanes.unwrap_or(streams);
-    if lanes > LANES_MAX {
+    if serve.lanes.is_none() && lanes > LANES_MAX && std::env::var_os("LANES_MAX_LANES").is_none() {
         let text = format!(
             "--streams {streams}: a lane each is more than {LANES_MAX}, the most; --lanes N serves them in turn"
         );
         return Err(CliError::usage(text));
     }
-    LanesBuilder::new(model)
-        .lanes(lanes)
-        .max_seats(serve.max_seats.unwrap_or(lanes).min(lanes))
-        .linger(Duration::from_micros(serve.linger_us))
-        // Every stream may have one call and one spawn queued.
-        .queue((2 * lanes as usize + 1).min(LANES_MAX as usize))
-        .build()
-        .map_err(|why| CliError::usage(chain(&why)))
+    let one_slot = model.slots_max() == 1;
+    let mut builder = LanesBuilder::new(model);
+    // What is not set here, the environment or the builder's own default says.
+    if serve.lanes.is_some() || std::env::var_os("LANES_MAX_LANES").is_none() {
+        builder = builder.lanes(lanes);
+    }
+    if let Some(seats) = serve.max_seats {
+        builder = builder.max_seats(seats);
+    }
+    if let Some(linger_us) = serve.linger_us {
+        builder = builder.linger(Duration::from_micros(linger_us));
+    }
+    if one_slot {
+        // The plain evaluator has no more, whatever the backend beside it is served with.
+        builder = builder.slots(1);
+    }
+    builder.build().map_err(|why| CliError::usage(chain(&why)))
 }
 
 /// How many calls a stream makes: what was asked, or what the inputs hold. An array ends, audio is followed by silence.

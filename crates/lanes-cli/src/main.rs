@@ -28,20 +28,22 @@ mod wav;
 use args::{Cli, Command};
 use clap::Parser;
 use error::CliError;
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(why) => {
-            // Help and version are answers, on stdout; a closed pipe changes nothing.
             if !why.use_stderr() {
-                let _ = why.print();
-                return ExitCode::SUCCESS;
+                // Help and version are answers. A reader that has gone away has had what it wanted.
+                return match say::printed(why.print().and_then(|()| std::io::stdout().flush())) {
+                    Ok(()) | Err(CliError::ReaderGone) => ExitCode::SUCCESS,
+                    Err(why) => end(&why),
+                };
             }
-            let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into()).collect();
-            say::aside(&usage::paragraph(&why, &words));
-            return ExitCode::from(2);
+            let words: Vec<_> = std::env::args_os().skip(1).collect();
+            return end(&CliError::usage(usage::paragraph(&why, &words)));
         }
     };
     let done = match &cli.command {
@@ -57,9 +59,13 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            say::aside(&why.to_string());
-            ExitCode::from(why.status())
-        }
+        Err(why) => end(&why),
     }
+}
+
+fn end(why: &CliError) -> ExitCode {
+    if !matches!(why, CliError::ReaderGone) {
+        say::aside(&why.to_string());
+    }
+    ExitCode::from(why.status())
 }

@@ -6,7 +6,8 @@ use crate::error::{CliError, CliResult};
 use lanes::DType;
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An array as it lies in the file, in C order and little-endian.
 #[derive(Debug, PartialEq)]
@@ -173,9 +174,11 @@ pub fn read(path: &Path) -> CliResult<Array> {
         return Err(CliError::file(path, text));
     };
     let mut bytes = Vec::with_capacity(size);
-    file.take(size as u64).read_to_end(&mut bytes).map_err(failed)?;
+    // One more than there should be: what follows an array was not meant to be left out.
+    (&file).take(size as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() != size {
-        let text = format!("shape {shape:?} of {dtype} takes {size} bytes, and {} follow the header", bytes.len());
+        let found = if bytes.len() > size { length.saturating_sub(range.end) } else { bytes.len() as u64 };
+        let text = format!("shape {shape:?} of {dtype} takes {size} bytes, and {found} follow the header");
         return Err(CliError::file(path, text));
     }
     if header.fortran {
@@ -202,14 +205,35 @@ fn in_c_order(fortran: &[u8], shape: &[usize], size: usize) -> Vec<u8> {
     out
 }
 
-/// Writes an array whole, under another name first: a full disk leaves what was there before.
+/// Makes an empty file beside `path`, under a name that no other process and no other write has.
+fn partial(path: &Path) -> std::io::Result<(PathBuf, File)> {
+    static WRITES: AtomicU64 = AtomicU64::new(0);
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}-{}.partial", std::process::id(), WRITES.fetch_add(1, Ordering::Relaxed)));
+    let partial = path.with_file_name(name);
+    let file = File::options().write(true).create_new(true).open(&partial)?;
+    Ok((partial, file))
+}
+
+/// Refuses what `write` could not put at `path`, before there is anything to write.
+pub fn probe(path: &Path) -> CliResult {
+    // A rename replaces whatever is there but a folder.
+    if path.symlink_metadata().is_ok_and(|seen| seen.is_dir()) {
+        return Err(CliError::file(path, "is a folder, and a file is to be written there"));
+    }
+    let made = partial(path).and_then(|(partial, _)| std::fs::remove_file(partial));
+    made.map_err(|why| CliError::file(path, format!("cannot be written: {why}")))
+}
+
+/// Writes an array whole, under another name first: a full disk leaves what was there before, and of several writers the
+/// last to finish has its array there.
 pub fn write(path: &Path, dtype: DType, shape: &[usize], bytes: &[u8]) -> CliResult {
     let failed = |why: std::io::Error| CliError::failed(format!("{}: {why}", path.display()));
     let descriptor = descriptor_of(dtype)
         .ok_or_else(|| CliError::failed(format!("{}: {dtype} has no .npy spelling", path.display())))?;
-    let partial = path.with_extension("npy.partial");
+    let (partial, file) = partial(path).map_err(failed)?;
     let written = (|| {
-        let mut file = BufWriter::new(File::create(&partial)?);
+        let mut file = BufWriter::new(file);
         file.write_all(&header_of(descriptor, shape))?;
         file.write_all(bytes)?;
         file.into_inner()?.sync_all()?;
@@ -305,6 +329,7 @@ mod tests {
         let huge = header_of("<f4", &[usize::MAX / 2, 3]);
         let long = header_of("<f4", &[1 << 40]);
         let short = [header_of("<f4", &[4]), vec![0; 15]].concat();
+        let more = [header_of("<f4", &[4]), vec![0; 19]].concat();
         let big_endian = [header_of(">f4", &[1]), vec![0; 4]].concat();
         let mut endless = b"\x93NUMPY\x02\x00".to_vec();
         endless.extend([0xFF; 4]);
@@ -312,6 +337,7 @@ mod tests {
             (&huge[..], "claims more elements"),
             (&long, "claims more elements"),
             (&short, "takes 16 bytes, and 15 follow"),
+            (&more, "takes 16 bytes, and 19 follow"),
             (&big_endian, "element type"),
             (&endless, "not a .npy file"),
             (b"", "not a .npy file"),

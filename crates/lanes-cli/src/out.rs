@@ -27,16 +27,27 @@ impl Out {
         })
     }
 
-    /// Chooses a file in `folder` for each of `outputs`, and says which where it is not `NAME.npy`.
-    pub fn choose(folder: &Path, outputs: &[Port]) -> Self {
+    /// Chooses a file in `folder` for each of `outputs`, and says which where it is not `NAME.npy`, and when there is
+    /// none. A file that cannot be is refused.
+    pub fn choose(folder: &Path, outputs: &[Port]) -> CliResult<Self> {
+        if outputs.is_empty() {
+            say::aside(&format!(
+                "--out {}: no file is written, as the model's outputs are all states",
+                folder.display()
+            ));
+        }
         let names: Vec<&str> = outputs.iter().map(|port| port.name.as_str()).collect();
         let stems = stems(&names, FOLDS_CASE);
         for (name, stem) in names.iter().zip(&stems) {
             if name != stem {
-                say::aside(&format!("output `{}` goes to {stem}.npy", name.escape_debug()));
+                say::aside(&format!("output `{name}` goes to {stem}.npy"));
             }
         }
-        Self(stems.into_iter().map(|stem| folder.join(format!("{stem}.npy"))).collect())
+        let files: Vec<_> = stems.into_iter().map(|stem| folder.join(format!("{stem}.npy"))).collect();
+        for file in &files {
+            npy::probe(file).map_err(|why| CliError::usage(format!("--out: {why}")))?;
+        }
+        Ok(Self(files))
     }
 
     /// Writes the values of `outputs`, `[stream, turn, …]` each.

@@ -5,7 +5,7 @@ use crate::error::{CliError, CliResult};
 use crate::load;
 use crate::out::Out;
 use crate::quantile::Latency;
-use crate::say;
+use crate::say::{self, count};
 use crate::serve::{Drive, drive};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -48,7 +48,7 @@ pub fn run(args: &RunArgs) -> CliResult {
     let planned = lanes::planned(device.clone(), &loaded.model)
         .map_err(|why| CliError::file(&args.model.path, crate::serve::chain(&why)))?;
     let runnable = load::serve(planned, &args.serve, args.streams)?;
-    let out = args.out.as_ref().map(|folder| Out::choose(folder, &loaded.model.signature.outputs));
+    let out = args.out.as_ref().map(|folder| Out::choose(folder, &loaded.model.signature.outputs)).transpose()?;
     let bar = progress_bar((streams * turns) as u64);
     let mut served = drive(
         &Drive {
@@ -60,14 +60,12 @@ pub fn run(args: &RunArgs) -> CliResult {
             seed: args.model.seed,
             churn: args.serve.churn,
             keep: args.out.is_some(),
+            last_from: usize::MAX,
             pace: None,
         },
         |calls| bar.set_position(calls),
     )?;
     bar.finish_and_clear();
-    if let Some(out) = &out {
-        out.write(&loaded.model.signature.outputs, &served.outputs, streams, turns)?;
-    }
     let stats = runnable.stats();
     let frame_ms = loaded.sources.iter().find_map(crate::source::Source::frame_ms);
     let calls_per_s = served.calls as f64 / served.wall.as_secs_f64().max(1e-9);
@@ -92,39 +90,48 @@ pub fn run(args: &RunArgs) -> CliResult {
         frame_ms,
         realtime_streams: frame_ms.map(|ms| calls_per_s * ms / 1000.0),
     };
-    if args.json {
-        say::json(&report)?;
-    } else {
-        say::result(&table(&report))?;
-    }
-    match served.first_error {
+    // The figures first: a disk that fills up must not take them too.
+    let said = if args.json { say::json(&report) } else { say::lines(&table(&report)) };
+    let written = match &out {
+        Some(out) => out.write(&loaded.model.signature.outputs, &served.outputs, streams, turns),
+        None => Ok(()),
+    };
+    let served_all = match served.first_error {
         Some(first) => {
             Err(CliError::failed(format!("{} of {} calls failed; the first: {first}", served.errors, served.calls)))
         }
         None => Ok(()),
-    }
+    };
+    say::first_error([served_all, written, said])
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &Report) -> Vec<String> {
     let latency = &report.latency_us;
     let mut lines = vec![
         format!("model      {} on {} ({})", report.model, report.backend, report.device),
-        format!("streams    {} over {} lanes, at most {} seats a turn", report.streams, report.lanes, report.max_seats),
+        format!(
+            "streams    {} over {}, at most {} a turn",
+            report.streams,
+            count(report.lanes, "lane"),
+            count(report.max_seats, "seat")
+        ),
         format!("calls      {} in {:.3} s: {:.0} a second", report.calls, report.wall_s, report.calls_per_s),
-        format!("occupancy  {:.1} seats a turn over {} turns", report.seats_per_turn, report.turns),
+        format!("occupancy  {:.1} seats a turn over {}", report.seats_per_turn, count(report.turns, "turn")),
         format!(
             "latency    p50 {} µs, p90 {} µs, p99 {} µs, max {} µs",
             latency.p50, latency.p90, latency.p99, latency.max
         ),
         format!(
-            "memory     {} state bytes a lane, {} bytes on the device",
-            report.state_bytes_per_lane, report.device_bytes
+            "memory     {} of state a lane, {} on the device",
+            count(report.state_bytes_per_lane, "byte"),
+            count(report.device_bytes, "byte")
         ),
     ];
     if let (Some(frame), Some(streams)) = (report.frame_ms, report.realtime_streams) {
-        lines.push(format!("real time  {streams:.0} streams at {frame} ms a frame"));
+        let streams = count(format!("{streams:.0}"), "stream");
+        lines.push(format!("real time  {streams} at {frame} ms a frame"));
     }
-    lines.join("\n")
+    lines
 }
 
 /// A bar on a terminal, nothing elsewhere.

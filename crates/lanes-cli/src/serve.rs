@@ -9,6 +9,7 @@ use crate::churn::{Churn, Move};
 use crate::error::{CliError, CliResult};
 use crate::machine;
 use crate::quantile::{Samples, micros};
+use crate::say::count;
 use crate::source::Source;
 use lanes::lanes::{Reaped, Reaper, Runnable, Stream, StreamError, Value};
 use std::collections::VecDeque;
@@ -32,14 +33,22 @@ pub struct Drive<'a> {
     pub churn: f64,
     /// Whether to keep every output.
     pub keep: bool,
+    /// Of the outputs from this one on, a stream's last turn alone is kept.
+    pub last_from: usize,
     /// Time between a stream's calls; as fast as answers come if `None`.
     pub pace: Option<Duration>,
+}
+
+impl Drive<'_> {
+    fn kept_turns(&self, output: usize) -> usize {
+        if output < self.last_from { self.turns } else { 1 }
+    }
 }
 
 /// What came of it.
 #[derive(Default)]
 pub struct Served {
-    /// Per output of the model: `[stream, turn, …]` bytes, when kept.
+    /// Per output of the model: `[stream, turn, …]` bytes, when kept; `[stream, …]` from `Drive::last_from` on.
     pub outputs: Vec<Vec<u8>>,
     /// Microseconds of each answered call.
     pub latencies: Samples,
@@ -92,13 +101,13 @@ pub fn drive(drive: &Drive<'_>, mut progress: impl FnMut(u64)) -> CliResult<Serv
     let mut served = Served::default();
     let device_bytes = drive.runnable.device_bytes();
     let per_stream = size_of::<Client>() + 2 * size_of::<usize>();
-    machine::claim(&format!("{} streams", drive.streams), per_stream as u128 * drive.streams as u128, device_bytes)?;
+    machine::claim(&count(drive.streams, "stream"), per_stream as u128 * drive.streams as u128, device_bytes)?;
     if drive.keep || drive.churn > 0.0 {
-        let calls = drive.streams as u128 * drive.turns as u128;
-        let what = format!("the outputs of {} streams and {} turns", drive.streams, drive.turns);
-        machine::claim(&what, outputs.iter().map(|&bytes| bytes as u128 * calls).sum(), device_bytes)?;
-        for bytes in &outputs {
-            let size = bytes * drive.streams * drive.turns;
+        let what = format!("the outputs of {} and {}", count(drive.streams, "stream"), count(drive.turns, "turn"));
+        let kept = |(at, bytes): (usize, &usize)| *bytes as u128 * drive.streams as u128 * drive.kept_turns(at) as u128;
+        machine::claim(&what, outputs.iter().enumerate().map(kept).sum(), device_bytes)?;
+        for (at, bytes) in outputs.iter().enumerate() {
+            let size = bytes * drive.streams * drive.kept_turns(at);
             // The system may have less to give than it says. Asking first costs nothing; zeroed memory comes untouched.
             Vec::<u8>::new().try_reserve_exact(size).map_err(|why| CliError::usage(format!("{what}: {why}")))?;
             served.outputs.push(vec![0; size]);
@@ -261,8 +270,10 @@ impl Driver<'_> {
         match reaped.result {
             Ok(outputs) => {
                 for (port, kept) in self.served.outputs.iter_mut().enumerate() {
-                    let size = self.outputs[port];
-                    let place = &mut kept[(stream * self.drive.turns + turn) * size..][..size];
+                    let (size, turns) = (self.outputs[port], self.drive.kept_turns(port));
+                    // The last turn is the last of those kept, and the turns before it are not.
+                    let Some(at) = (turn + turns).checked_sub(self.drive.turns) else { continue };
+                    let place = &mut kept[(stream * turns + at) * size..][..size];
                     let found = outputs.bytes(port).unwrap_or_default();
                     if turn < client.recorded && *place != *found {
                         let name = &outputs.ports()[port].name;

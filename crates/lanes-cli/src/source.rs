@@ -2,10 +2,14 @@
 
 use crate::error::{CliError, CliResult};
 use crate::random::Random;
+use crate::say::count;
 use crate::spec::{Made, Spec};
 use crate::{npy, wav};
 use lanes::DType;
 use std::sync::Arc;
+
+/// The longest time between turns: an hour.
+pub const FRAME_MS_MAX: f64 = 3_600_000.0;
 
 /// One input's values for all streams and turns.
 pub struct Source {
@@ -60,9 +64,10 @@ impl Source {
                 let per_stream = array.shape.len() == rank + 2;
                 if !per_stream && array.shape.len() != rank + 1 {
                     let text = format!(
-                        "has shape {:?}; input `{name}` takes [stream, turn, …] or [turn, …] with {rank} axes of {} after them",
+                        "has shape {:?}; input `{name}` takes {} or {}",
                         array.shape,
-                        shown(input.shape),
+                        shown_after(&["stream", "turn"], input.shape),
+                        shown_after(&["turn"], input.shape),
                     );
                     return Err(CliError::file(path, text));
                 }
@@ -74,6 +79,12 @@ impl Source {
                 let (streams, turns) = if per_stream { (array.shape[0], array.shape[1]) } else { (1, array.shape[0]) };
                 if streams == 0 {
                     return Err(CliError::file(path, "has no streams: its first axis is 0"));
+                }
+                if turns == 0 {
+                    return Err(CliError::file(
+                        path,
+                        format!("has no turns: its axis {} is 0", usize::from(per_stream)),
+                    ));
                 }
                 Ok(source(shape, Feed::Array { bytes: array.bytes.into(), per_stream, streams, turns }))
             }
@@ -101,8 +112,15 @@ impl Source {
                     }
                     files.push(audio.samples);
                 }
-                let rate_hz = rate_hz.unwrap_or_default();
-                Ok(source(shape, Feed::Audio { files: files.into(), hop: hop.unwrap_or(frame), rate_hz }))
+                let (rate_hz, hop) = (rate_hz.unwrap_or_default(), hop.unwrap_or(frame));
+                let hop_max = u64::from(rate_hz) * FRAME_MS_MAX as u64 / 1000;
+                if hop as u64 > hop_max {
+                    let text = format!(
+                        "input `{name}`: {hop} samples a turn at {rate_hz} Hz are more than an hour; hop=H to {hop_max} is taken"
+                    );
+                    return Err(CliError::usage(text));
+                }
+                Ok(source(shape, Feed::Audio { files: files.into(), hop, rate_hz }))
             }
             Spec::Made { values, frame } => {
                 let floats = matches!(input.dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64);
@@ -152,14 +170,16 @@ impl Source {
         if let Feed::Array { per_stream, streams: have, turns: held, .. } = self.feed {
             if turns > held {
                 return Err(CliError::usage(format!(
-                    "input `{}` holds {held} turns, and --turns asks for {turns}",
-                    self.name
+                    "input `{}` holds {}, and --turns asks for {turns}",
+                    self.name,
+                    count(held, "turn")
                 )));
             }
             if per_stream && streams > have {
                 return Err(CliError::usage(format!(
-                    "input `{}` holds {have} streams, and --streams asks for {streams}",
-                    self.name
+                    "input `{}` holds {}, and --streams asks for {streams}",
+                    self.name,
+                    count(have, "stream")
                 )));
             }
         }
@@ -274,8 +294,13 @@ fn bound_shape(input: &Declared<'_>, frame: Option<usize>, what: &str) -> CliRes
 }
 
 fn shown(shape: &[Axis]) -> String {
-    let axes: Vec<String> = shape.iter().map(|axis| axis.map_or("?".to_owned(), |d| d.to_string())).collect();
-    format!("[{}]", axes.join(", "))
+    shown_after(&[], shape)
+}
+
+/// `shape` with axes of these names before it.
+fn shown_after(names: &[&str], shape: &[Axis]) -> String {
+    let axes = shape.iter().map(|axis| axis.map_or("?".to_owned(), |d| d.to_string()));
+    format!("[{}]", names.iter().map(|&name| name.to_owned()).chain(axes).collect::<Vec<_>>().join(", "))
 }
 
 /// `value` as the little-endian bytes of one element, if the type can hold it.
@@ -331,7 +356,10 @@ mod tests {
         let source = Source::open(&declared(&[Some(4), Some(3)]), &Spec::Npy(path.clone()), 0).unwrap();
         assert_eq!((floats(&source, 7, 1)[0], source.turns(9)), (12.0, Some(2)));
         source.holds(9, 2).unwrap();
-        for (shape, says) in [(&[Some(5)][..], "takes [5]"), (&[None, None, None, None], "4 axes")] {
+        for (shape, says) in [
+            (&[Some(5)][..], "takes [5]"),
+            (&[None, Some(2), None, None], "takes [stream, turn, ?, 2, ?, ?] or [turn, ?, 2, ?, ?]"),
+        ] {
             let error = Source::open(&declared(shape), &Spec::Npy(path.clone()), 0).err().unwrap();
             assert!(error.to_string().contains(says), "{error}");
         }

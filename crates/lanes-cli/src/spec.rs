@@ -1,7 +1,7 @@
 //! `NAME=SPEC`: what feeds an input.
 
 use crate::error::{CliError, CliResult};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What feeds one input, as the command line says it.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,10 +42,9 @@ const ACCEPTED: &str = "FILE.npy, FILE.wav[,frame=F][,hop=H] or a folder of wavs
 impl Spec {
     /// Reads one SPEC.
     pub fn parse(text: &str) -> CliResult<Self> {
-        let mut parts = text.split(',');
-        let head = parts.next().unwrap_or_default();
+        let (head, options) = head_and_options(text);
         let (mut frame, mut hop) = (None, None);
-        for part in parts {
+        for part in options.into_iter().flat_map(|options| options.split(',')) {
             let option = match part.split_once('=') {
                 Some(("frame", _)) => &mut frame,
                 Some(("hop", _)) => &mut hop,
@@ -97,6 +96,17 @@ impl Spec {
     }
 }
 
+/// Where the source ends and its options begin: at the last comma before which a file or folder of that name is there,
+/// or at none if all of it is one, so that a path may hold commas; else at the first.
+fn head_and_options(text: &str) -> (&str, Option<&str>) {
+    if Path::new(text).exists() {
+        return (text, None);
+    }
+    let commas = text.match_indices(',').rev().map(|(at, _)| (&text[..at], &text[at + 1..]));
+    let there = commas.clone().find(|(head, _)| Path::new(head).exists());
+    there.or_else(|| text.split_once(',')).map_or((text, None), |(head, options)| (head, Some(options)))
+}
+
 /// Splits the `NAME=SPEC` of `--input` for a model whose inputs are `names`. The name may be left out when one of them
 /// streams.
 pub fn named<'a>(argument: &'a str, names: &[&'a str], streams: &[&'a str]) -> CliResult<(&'a str, &'a str)> {
@@ -109,14 +119,16 @@ pub fn named<'a>(argument: &'a str, names: &[&'a str], streams: &[&'a str]) -> C
             return Ok((name, spec));
         }
     }
+    if names.is_empty() {
+        return Err(CliError::usage(format!("--input `{argument}`: the model has no inputs to feed")));
+    }
     if let Some((name, _)) = argument.split_once('=')
         && !name.contains([',', '.', '/', '\\'])
     {
         return Err(CliError::usage(format!("--input `{argument}`: the model has no such input; it has {}", list())));
     }
-    match (streams, names) {
-        ([only], _) => Ok((only, argument)),
-        (_, []) => Err(CliError::usage(format!("--input `{argument}`: the model has no inputs to feed"))),
+    match streams {
+        [only] => Ok((only, argument)),
         _ => Err(CliError::usage(format!(
             "--input `{argument}`: say which input, as NAME=SPEC; the model has {}",
             list()
@@ -149,6 +161,14 @@ mod tests {
         let path = folder.path().to_owned();
         let text = format!("{},frame=8", path.display());
         assert_eq!(Spec::parse(&text).unwrap(), Spec::Wav { path, frame: Some(8), hop: None });
+        // A comma is one of the path's where that is there.
+        let path = folder.path().join("a,hop=3,b");
+        let text = format!("{},frame=8,hop=2", path.display());
+        assert!(Spec::parse(&text).is_err());
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(Spec::parse(&text).unwrap(), Spec::Wav { path: path.clone(), frame: Some(8), hop: Some(2) });
+        let whole = Spec::parse(path.to_str().unwrap()).unwrap();
+        assert_eq!(whole, Spec::Wav { path, frame: None, hop: None });
     }
 
     #[test]

@@ -3,12 +3,22 @@
 use crate::args::Cli;
 use clap::error::ErrorKind;
 use clap::{Command, CommandFactory};
+use std::ffi::OsString;
 
 /// The parser's error for the command line `words` (without the program's name), on one line.
-pub fn paragraph(error: &clap::Error, words: &[String]) -> String {
+pub fn paragraph(error: &clap::Error, words: &[OsString]) -> String {
     let whole = Cli::command();
     let command = words.iter().find_map(|word| whole.find_subcommand(word));
     let text = match error.kind() {
+        ErrorKind::InvalidUtf8 => {
+            // The parser does not say which. A path may be anything, so it may be among these and not be meant.
+            let found = words.iter().filter(|word| word.to_str().is_none());
+            let found: Vec<String> = found.map(|word| format!("{word:?}")).collect();
+            format!(
+                "found {}, which is not UTF-8; only MODEL and the folder of --out may be otherwise",
+                found.join(", ")
+            )
+        }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no command was given".to_owned(),
         _ => said(&error.to_string()),
     };

@@ -4,6 +4,9 @@ use crate::error::{CliError, CliResult};
 use hound::{SampleFormat, WavReader};
 use std::path::{Path, PathBuf};
 
+/// The highest sample rate: several times that of any converter.
+const RATE_HZ_MAX: u32 = 10_000_000;
+
 /// One file's samples in [-1, 1] (integers divided by 32768).
 #[derive(Debug)]
 pub struct Audio {
@@ -24,8 +27,9 @@ pub fn read(path: &Path) -> CliResult<Audio> {
     if spec.channels != 1 {
         return Err(CliError::file(path, format!("has {} channels; mono is taken", spec.channels)));
     }
-    if spec.sample_rate == 0 {
-        return Err(CliError::file(path, "has a sample rate of 0 Hz"));
+    if !(1..=RATE_HZ_MAX).contains(&spec.sample_rate) {
+        let text = format!("has a sample rate of {} Hz; 1 to {RATE_HZ_MAX} Hz is taken", spec.sample_rate);
+        return Err(CliError::file(path, text));
     }
     let samples = match (spec.sample_format, spec.bits_per_sample) {
         (SampleFormat::Int, 16) => {
@@ -40,7 +44,12 @@ pub fn read(path: &Path) -> CliResult<Audio> {
             ));
         }
     };
-    Ok(Audio { samples: samples.map_err(bad)?, rate_hz: spec.sample_rate })
+    let samples = samples.map_err(bad)?;
+    // In a folder it would be a stream of silence that nobody asked for.
+    if samples.is_empty() {
+        return Err(CliError::file(path, "holds no samples; at least one is needed"));
+    }
+    Ok(Audio { samples, rate_hz: spec.sample_rate })
 }
 
 /// The wav files that a path names: itself, or a folder's, by name.
@@ -147,7 +156,7 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for cut in 0..whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
-            assert!(read(&path).map_or(true, |audio| audio.samples.len() < 10), "cut at {cut}");
+            assert!(read(&path).map_or(true, |audio| (1..10).contains(&audio.samples.len())), "cut at {cut}");
         }
         for at in 0..whole.len() {
             for value in [0, 1, 0x7F, 0xFF] {

@@ -53,6 +53,9 @@ impl Ran {
 pub fn command<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lanes"));
     command.args(arguments).env_remove("RUST_BACKTRACE");
+    for name in ["MAX_LANES", "MAX_SEATS", "LINGER_US", "QUEUE", "SLOTS", "CHECKPOINTS"] {
+        command.env_remove(format!("LANES_{name}"));
+    }
     command
 }
 

@@ -5,3 +5,4 @@ mod contract;
 mod exact;
 mod hostile;
 mod inspect;
+mod said;

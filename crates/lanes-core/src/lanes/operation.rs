@@ -112,7 +112,6 @@ impl Engine {
             self.table.point(lease, row, 0);
             streams.push(Stream::new(shared, lease, position));
         }
-        shared.counters.lanes_taken(shared.releases.live());
         Ok(())
     }
 

@@ -167,8 +167,14 @@ impl Counters {
         self.meters.queue_depth.set(depth as f64);
     }
 
-    pub fn lanes_taken(&self, lanes: usize) {
-        self.meters.lanes_taken.set(lanes as f64);
+    /// A lane was leased.
+    pub fn lane_taken(&self) {
+        self.meters.lanes_taken.increment(1.0);
+    }
+
+    /// A lane was given back. Steps, and no readings: of two readings the later could be told first.
+    pub fn lane_released(&self) {
+        self.meters.lanes_taken.decrement(1.0);
     }
 
     /// A reading; what the counters do not know is left zero.

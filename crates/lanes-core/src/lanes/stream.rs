@@ -45,7 +45,7 @@ pub(super) struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.releases.release(self.cell.lease);
+        self.shared.release(self.cell.lease);
         self.cell.close_pool();
     }
 }
@@ -53,7 +53,7 @@ impl Drop for Handle {
 impl Stream {
     /// The stream of `lease`, which goes on from `position`.
     pub(super) fn new(shared: &Arc<Shared>, lease: Lease, position: u64) -> Self {
-        shared.releases.leased();
+        shared.leased();
         let cell = Arc::new(StreamCell::new(Arc::clone(&shared.info), lease, position));
         Self { handle: Arc::new(Handle { cell, shared: Arc::clone(shared) }) }
     }
@@ -127,11 +127,12 @@ impl Stream {
     /// # Errors
     /// Those of `call`. Steps before the failed one have committed, as `position` says; none after it has.
     pub fn call_many<'v, S: AsRef<[Value<'v>]>>(&self, steps: &[S]) -> CallMany {
-        CallMany(match self.job_of_steps(steps) {
+        let state = match self.job_of_steps(steps) {
             Ok(Some(job)) => self.submit(job, self.span()),
             Ok(None) => State::Done,
             Err(error) => State::Refused(error),
-        })
+        };
+        CallMany { is_empty: matches!(state, State::Done), state }
     }
 
     /// `call`, waited for. A caller that is alone runs the turn on its own thread.
@@ -427,7 +428,7 @@ impl Future for State {
     }
 }
 
-/// The future of one call. Needs no particular executor.
+/// The future of one call. Needs no particular executor. Polled again after its answer, it stays pending.
 #[must_use = "dropping a call takes it out of the queue"]
 pub struct Call(State);
 
@@ -439,7 +440,7 @@ impl Future for Call {
     }
 }
 
-/// The future of one call whose outputs go to the caller's buffers.
+/// The future of one call whose outputs go to the caller's buffers. Polled again after its answer, it stays pending.
 #[must_use = "dropping a call takes it out of the queue"]
 pub struct CallInto<'a, 'b> {
     state: State,
@@ -455,23 +456,28 @@ impl Future for CallInto<'_, '_> {
     }
 }
 
-/// The future of several calls of one stream, in order. Dropping it stops after the step that is seated.
+/// The future of several calls of one stream, in order. Dropping it stops after the step that is seated. Polled again
+/// after its answer, it stays pending.
 #[must_use = "dropping a call takes it out of the queue"]
-pub struct CallMany(State);
+pub struct CallMany {
+    state: State,
+    /// There are no steps, and that has not been answered yet.
+    is_empty: bool,
+}
 
 impl Future for CallMany {
     type Output = Result<Vec<Outputs>, StreamError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if matches!(self.0, State::Done) {
-            // No steps, or polled again after its answer.
+        if std::mem::take(&mut self.is_empty) {
             return Poll::Ready(Ok(Vec::new()));
         }
-        Pin::new(&mut self.0).poll(cx).map(|job| job.and_then(outputs_of_steps))
+        Pin::new(&mut self.state).poll(cx).map(|job| job.and_then(outputs_of_steps))
     }
 }
 
-/// The future of an operation on a stream's lane. Needs no particular executor.
+/// The future of an operation on a stream's lane. Needs no particular executor. Polled again after its answer, it stays
+/// pending.
 #[must_use = "dropping an operation takes it out of the queue"]
 pub struct Operation<T> {
     state: State,
@@ -593,7 +599,8 @@ impl SpawnSlot {
     }
 }
 
-/// The future of a stream. Needs no particular executor; dropping it gives up the place in the queue.
+/// The future of a stream. Needs no particular executor; dropping it gives up the place in the queue. Polled again
+/// after its answer, it stays pending.
 #[must_use = "dropping a spawn gives it up"]
 pub struct Spawn {
     shared: Arc<Shared>,

@@ -214,7 +214,6 @@ impl Engine {
             });
             self.outbox.wakers.extend(served);
         }
-        shared.counters.lanes_taken(shared.releases.live());
     }
 
     fn serve_operations(&mut self, shared: &Arc<Shared>) {

@@ -44,6 +44,8 @@ pub(super) struct Shared {
     /// `Queue::claimed` has become false.
     claim_over: Condvar,
     pub releases: Releases,
+    /// The worker lingers: a lane given back may be the last that it waits for.
+    is_lingering: AtomicBool,
     /// Checkpoints whose last handle is gone.
     pub let_go: LetGo,
     pub counters: Counters,
@@ -64,6 +66,7 @@ impl Shared {
             in_flight: AtomicBool::new(false),
             claim_over: Condvar::new(),
             releases: Releases::new(knobs.lanes),
+            is_lingering: AtomicBool::new(false),
             let_go: LetGo::new(knobs.checkpoints),
             counters: Counters::new(&info.signature.name),
             nudge_waker: Waker::from(Arc::clone(&nudge)),
@@ -77,6 +80,23 @@ impl Shared {
     /// The seats that fill a turn: no more fit, or no other stream could send one.
     pub fn full_turn(&self) -> usize {
         (self.knobs.max_seats as usize).min(self.releases.live())
+    }
+
+    /// A lease was given out.
+    pub fn leased(&self) {
+        self.releases.leased();
+        self.counters.lane_taken();
+    }
+
+    /// The last handle of `lease` is gone. Takes no lock, so a lingering worker is woken to see for itself whether its
+    /// turn is full now.
+    pub fn release(&self, lease: Lease) {
+        self.releases.release(lease);
+        self.counters.lane_released();
+        // Either this sees that the worker lingers, or the worker, which looks again after it has said so, sees the release.
+        if self.is_lingering.load(Ordering::SeqCst) {
+            self.wake_worker();
+        }
     }
 
     /// Queues a request, or lets it wait for room; `Err` gives it back with the cause when closed.
@@ -249,12 +269,13 @@ impl Releases {
         // The highest wins: a late release of an earlier holder must not hide the present one's.
         self.flags[lease.lane.index()].fetch_max(lease.generation, Ordering::AcqRel);
         self.any.store(true, Ordering::Release);
-        self.live.fetch_sub(1, Ordering::AcqRel);
+        // Before `Shared::is_lingering` is looked at, for everyone.
+        self.live.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Leases that have a handle.
     pub fn live(&self) -> usize {
-        self.live.load(Ordering::Acquire)
+        self.live.load(Ordering::SeqCst)
     }
 
     /// Tells of every release there ever was, at least once.
@@ -353,7 +374,9 @@ fn sleep_until(shared: &Shared, until: Instant) {
         return;
     }
     queue.sleeper = Sleeper::Lingering;
+    shared.is_lingering.store(true, Ordering::SeqCst);
     sleep(shared, queue, Some(until));
+    shared.is_lingering.store(false, Ordering::Relaxed);
 }
 
 /// Sleeps until what `queue.sleeper` waits for, or a turn ends.

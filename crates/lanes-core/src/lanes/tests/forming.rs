@@ -8,7 +8,10 @@ use super::super::turn::Step;
 use super::double::*;
 use crate::device::DeviceError;
 use proptest::prelude::*;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -359,7 +362,11 @@ fn calls_of_many_steps_take_a_seat_a_turn_and_yield_to_others() {
     assert_eq!(outputs, alone(&xs));
     assert_eq!(y(now(other)).unwrap(), next(INITIAL, 9));
     assert_eq!(first.position(), 3);
-    assert!(now(first.call_many::<[super::super::Value<'_>; 1]>(&[])).unwrap().is_empty());
+    let mut none = first.call_many::<[super::super::Value<'_>; 1]>(&[]);
+    let mut poll = || Pin::new(&mut none).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(poll(), Poll::Ready(Ok(outputs)) if outputs.is_empty()));
+    // As every future here once it has answered.
+    assert!(poll().is_pending());
     // A failing step ends it: what came before has committed, what comes after is not run.
     let xs = [4u64, REFUSE, 5];
     let steps: Vec<_> = xs.iter().map(x).collect();

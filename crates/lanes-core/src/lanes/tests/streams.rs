@@ -424,8 +424,12 @@ impl metrics::CounterFn for Metric {
 }
 
 impl metrics::GaugeFn for Metric {
-    fn increment(&self, _: f64) {}
-    fn decrement(&self, _: f64) {}
+    fn increment(&self, value: f64) {
+        self.add(value);
+    }
+    fn decrement(&self, value: f64) {
+        self.add(-value);
+    }
     fn set(&self, value: f64) {
         self.0.0.lock().unwrap().insert(self.1.clone(), value);
     }
@@ -475,6 +479,12 @@ fn metrics_are_bound_when_built_and_agree_with_the_stats() {
     wait(first).unwrap();
     calls.into_iter().for_each(|call| drop(wait(call)));
     drop(wait(streams[0].call(&x(&FAIL))));
+    let taken = || recorder.0.lock().unwrap()["lanes_taken{model=double}"];
+    let fork = streams[1].fork_blocking().unwrap();
+    assert_eq!(taken(), 4.0);
+    // Nobody spawns after it.
+    drop(fork);
+    assert_eq!(taken(), 3.0);
     let stats = runnable.stats();
     drop(runnable);
     let seen = recorder.0.lock().unwrap();
@@ -516,6 +526,22 @@ fn a_lingering_turn_waits_for_company() {
     let began = std::time::Instant::now();
     stream.call_blocking(&x(&1)).unwrap();
     assert!(began.elapsed() >= Duration::from_millis(20), "the idle stream could have come");
+}
+
+/// What the builder promises: the wait ends when no stream is left that could take a seat.
+#[test]
+fn a_lingering_turn_waits_for_nobody_who_has_gone() {
+    let (builder, control) = builder();
+    let runnable = builder.lanes(4).linger(Duration::from_secs(50)).build().unwrap();
+    let (stream, idle) = (runnable.spawn_blocking().unwrap(), runnable.spawn_blocking().unwrap());
+    let began = std::time::Instant::now();
+    let call = stream.call(&x(&1));
+    // Long enough for the worker to be asleep.
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(control.seen().turns.is_empty());
+    drop(idle);
+    wait(call).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(25), "the linger was waited out");
 }
 
 #[test]
