@@ -65,7 +65,7 @@ pub enum Command {
     Loom {
         /// Passed to the subcommand.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        rest: Vec<String>,
+        rest: Vec<std::ffi::OsString>,
     },
 }
 

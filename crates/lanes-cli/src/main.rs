@@ -12,6 +12,7 @@ mod devices;
 mod error;
 mod inspect;
 mod load;
+mod loom;
 mod machine;
 mod npy;
 mod out;
@@ -26,24 +27,19 @@ mod usage;
 mod wav;
 
 use args::{Cli, Command};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use error::CliError;
-use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(why) => {
-            if !why.use_stderr() {
-                // Help and version are answers. A reader that has gone away has had what it wanted.
-                return match say::printed(why.print().and_then(|()| std::io::stdout().flush())) {
-                    Ok(()) | Err(CliError::ReaderGone) => ExitCode::SUCCESS,
-                    Err(why) => end(&why),
-                };
-            }
             let words: Vec<_> = std::env::args_os().skip(1).collect();
-            return end(&CliError::usage(usage::paragraph(&why, &words)));
+            return match usage::answer(&why, &Cli::command(), &words) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(why) => end(&why),
+            };
         }
     };
     let done = match &cli.command {
@@ -52,10 +48,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::run(args),
         Command::Bench(args) => bench::run(args),
-        Command::Loom { rest } => Err(CliError::usage(format!(
-            "{}: checking, formatting, compiling and testing Loom files from the command line is not written yet",
-            [&["loom".to_owned()], &rest[..]].concat().join(" ")
-        ))),
+        Command::Loom { rest } => loom::run(rest),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

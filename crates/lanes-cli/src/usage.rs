@@ -1,13 +1,28 @@
 //! What is wrong with a command line, as one paragraph: what was found, and what would be accepted.
 
-use crate::args::Cli;
+use crate::error::{CliError, CliResult};
+use crate::say;
+use clap::Command;
 use clap::error::ErrorKind;
-use clap::{Command, CommandFactory};
 use std::ffi::OsString;
+use std::io::Write;
 
-/// The parser's error for the command line `words` (without the program's name), on one line.
-pub fn paragraph(error: &clap::Error, words: &[OsString]) -> String {
-    let whole = Cli::command();
+/// What comes of a command line `words` (without its first words, the name of `whole`) that the parser of `whole` did not
+/// take: help and version are answers, and printed; anything else is an error.
+pub fn answer(error: &clap::Error, whole: &Command, words: &[OsString]) -> CliResult {
+    if error.use_stderr() {
+        return Err(CliError::usage(paragraph(error, whole, words)));
+    }
+    match say::printed(error.print().and_then(|()| std::io::stdout().flush())) {
+        // A reader that has gone away has had what it wanted.
+        Err(CliError::ReaderGone) => Ok(()),
+        done => done,
+    }
+}
+
+/// The parser's error, on one line.
+fn paragraph(error: &clap::Error, whole: &Command, words: &[OsString]) -> String {
+    let program = whole.get_name();
     let command = words.iter().find_map(|word| whole.find_subcommand(word));
     let text = match error.kind() {
         ErrorKind::InvalidUtf8 => {
@@ -15,7 +30,7 @@ pub fn paragraph(error: &clap::Error, words: &[OsString]) -> String {
             let found = words.iter().filter(|word| word.to_str().is_none());
             let found: Vec<String> = found.map(|word| format!("{word:?}")).collect();
             format!(
-                "found {}, which is not UTF-8; only MODEL and the folder of --out may be otherwise",
+                "found {}, which is not UTF-8; only MODEL, FILE and the paths of --out and -o may be otherwise",
                 found.join(", ")
             )
         }
@@ -24,10 +39,10 @@ pub fn paragraph(error: &clap::Error, words: &[OsString]) -> String {
     };
     match (error.kind(), command) {
         (ErrorKind::UnknownArgument, Some(command)) => {
-            format!("{text}; lanes {} accepts {}", command.get_name(), arguments(command))
+            format!("{text}; {program} {} accepts {}", command.get_name(), arguments(command))
         }
         (ErrorKind::MissingRequiredArgument, Some(command)) => {
-            format!("{text}; lanes {} {} is accepted", command.get_name(), positionals(command).join(" "))
+            format!("{text}; {program} {} {} is accepted", command.get_name(), positionals(command).join(" "))
         }
         (
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand

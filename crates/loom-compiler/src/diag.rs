@@ -29,6 +29,8 @@ pub struct Diagnostic {
     pub quote: String,
     /// Characters of `quote` before the column.
     pub quote_column: usize,
+    /// Where it is, in bytes.
+    pub(crate) at: u32,
 }
 
 /// Everything one run refused. Never empty when it is an error.
@@ -75,6 +77,7 @@ impl Diagnostics {
             // A control character in the quote must not reach a terminal as such, and a tab would move the caret.
             quote: quote.trim_end().chars().map(|char| if char.is_control() { ' ' } else { char }).collect(),
             quote_column: column - skip,
+            at: start as u32,
         });
     }
 

@@ -12,6 +12,7 @@
 
 use std::fmt;
 
+use crate::build;
 use crate::launch::LaunchProgram;
 use crate::ops::{Flags, OpKind};
 use crate::types::{ScalarType, Type};
@@ -171,6 +172,19 @@ pub enum ParameterKind {
     Buffer,
     /// A 64-bit slot whose low bits hold the value.
     Scalar(ScalarType),
+}
+
+impl ParameterKind {
+    /// The slot for a scalar that is written as text, as a config value is: a number, or `true` or `false`.
+    ///
+    /// # Errors
+    /// Text that is no value of the type, and any text for a buffer; the message says what is accepted.
+    pub fn slot(self, text: &str) -> Result<u64, String> {
+        match self {
+            Self::Buffer => Err("a buffer is not written as text".to_owned()),
+            Self::Scalar(ty) => build::bound_bits(text, ty),
+        }
+    }
 }
 
 /// A verified, inlined, config-bound and folded kernel.

@@ -6,6 +6,7 @@
 //! ```
 //!
 //! - [`Module`] is any text whose tokens, nesting and symbols are right; `build` verifies each op that a kernel reaches.
+//! - [`Module::format`] lays a module out in the one canonical way; [`Module::check`] reports everything that is wrong at once.
 //! - [`ops`] says what an op means, [`eval`] computes it on bits: folding, launch programs, the interpreter and the tile
 //!   executor share that one definition.
 //! - Text is untrusted: no input panics, and nesting, inlining, vectors, scratch, steps and messages are bounded.
@@ -16,6 +17,7 @@ mod build;
 mod diag;
 pub mod eval;
 mod fold;
+mod format;
 mod image;
 pub mod interp;
 pub mod ir;

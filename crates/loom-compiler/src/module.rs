@@ -42,18 +42,77 @@ impl Module {
     /// # Errors
     /// Every lexical and structural fault, duplicate symbols, and top-level ops of no known family.
     pub fn parse(name: &str, source: &str) -> Result<Self, Diagnostics> {
+        let (module, diagnostics) = Self::read(name, source);
+        diagnostics.finish(module)
+    }
+
+    /// Everything that is wrong with a text, in one go: as [`Self::parse`], then as [`Self::verify`] for the definitions in
+    /// which reading found no fault and that use none of the others. With it, the names of the kernels that were found.
+    pub fn check(name: &str, source: &str) -> (Vec<String>, Result<(), Diagnostics>) {
+        let (module, mut diagnostics) = Self::read(name, source);
+        let sound = module.sound(&diagnostics);
+        let config = BTreeMap::new();
+        let mut builder = Builder::new(&module, &config, Mode::Verify);
+        std::mem::swap(&mut builder.diagnostics, &mut diagnostics);
+        builder.verify_all(&sound);
+        let mut diagnostics = builder.diagnostics;
+        diagnostics.items.sort_by_key(|item| item.at);
+        (module.kernels(), diagnostics.finish(()))
+    }
+
+    /// What can be read of a text, and what is wrong with the rest.
+    fn read(name: &str, source: &str) -> (Self, Diagnostics) {
         let mut diagnostics = Diagnostics::new(name);
+        let nothing = || Self {
+            name: name.to_owned(),
+            source: String::new(),
+            tokens: Vec::new(),
+            ops: Vec::new(),
+            symbols: HashMap::new(),
+        };
         if source.len() > MAX_SOURCE_BYTES {
             let message = format!("the text has {} bytes; at most {MAX_SOURCE_BYTES} are read", source.len());
             diagnostics.push("", Span::default(), message);
-            return Err(diagnostics);
+            return (nothing(), diagnostics);
         }
         let tokens = lex::lex(source, &mut diagnostics);
         let ops = syntax::parse(source, &tokens, &mut diagnostics);
-        let mut module =
-            Self { name: name.to_owned(), source: source.to_owned(), tokens, ops, symbols: HashMap::new() };
+        let mut module = Self { source: source.to_owned(), tokens, ops, ..nothing() };
         module.collect_symbols(&mut diagnostics);
-        diagnostics.finish(module)
+        (module, diagnostics)
+    }
+
+    /// Which ops can be verified though reading found faults: those without one that use, however far, only such.
+    fn sound(&self, diagnostics: &Diagnostics) -> Vec<bool> {
+        let mut sound = vec![true; self.ops.len()];
+        if diagnostics.items.is_empty() {
+            return sound;
+        }
+        let start = |op: &Op| self.tokens[op.results.first().map_or(op.name, |first| *first) as usize].span.start;
+        let end = |op: &Op| self.tokens[op.rest.end as usize - 1].span.end;
+        let mut unsound = Vec::new();
+        for item in &diagnostics.items {
+            let at = self.ops.partition_point(|op| end(op) < item.at);
+            // A fault between ops is in one that was left out.
+            unsound.extend(self.ops.get(at).filter(|op| start(op) <= item.at).map(|_| at));
+        }
+        let mut users: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (at, op) in self.ops.iter().enumerate() {
+            let symbols = (op.rest.start..op.rest.end).filter(|at| self.tokens[*at as usize].kind == Kind::Symbol);
+            for symbol in symbols {
+                match self.symbols.get(&self.text(symbol)[1..]) {
+                    Some(used) => users.entry(*used).or_default().push(at),
+                    // What defines it may be what could not be read.
+                    None => unsound.push(at),
+                }
+            }
+        }
+        while let Some(at) = unsound.pop() {
+            if std::mem::replace(&mut sound[at], false) {
+                unsound.extend(users.remove(&at).unwrap_or_default());
+            }
+        }
+        sound
     }
 
     /// Verifies every kernel and function, whatever reaches it, with config values unknown.
@@ -63,7 +122,7 @@ impl Module {
     pub fn verify(&self) -> Result<(), Diagnostics> {
         let config = BTreeMap::new();
         let mut builder = Builder::new(self, &config, Mode::Verify);
-        builder.verify_all();
+        builder.verify_all(&vec![true; self.ops.len()]);
         builder.diagnostics.finish(())
     }
 

@@ -7,6 +7,7 @@
 //! - A `{` opens a region iff an op, a result list or a label follows; an empty `{}` may be read as either a region or a
 //!   dictionary; anything else in braces belongs to the op's own grammar.
 //! - Nesting is bounded by [`MAX_DEPTH`]; memory is linear in the text.
+//! - A refusal ends the op it is in: reading goes on with the next op of the region, at the top level with the next definition.
 //! - Not here: the grammar of any one op (`build`).
 
 use crate::diag::Diagnostics;
@@ -54,14 +55,32 @@ pub(crate) struct Block {
     pub(crate) ops: Vec<Op>,
 }
 
-/// Reads all tokens as a list of top-level ops.
+/// Ops that stand at the top level only: where reading goes on after a refusal.
+const DEFINITIONS: [&str; 13] = [
+    "kernel.def",
+    "kernel.decl",
+    "func.def",
+    "func.decl",
+    "func.template",
+    "template.def",
+    "template.decl",
+    "config.def",
+    "config.decl",
+    "check.case",
+    "check.scenario",
+    "check.benchmark",
+    "command.program.def",
+];
+
+/// Reads all tokens as a list of top-level ops. What is refused at the top level is left out, up to the next definition.
 pub(crate) fn parse(source: &str, tokens: &[Token], diagnostics: &mut Diagnostics) -> Vec<Op> {
     let mut parser = Parser { source, tokens, at: 0, diagnostics };
     let mut ops = Vec::new();
     while parser.at < tokens.len() && !parser.diagnostics.is_full() {
+        let start = parser.at;
         match parser.op(0) {
             Some(op) => ops.push(op),
-            None => parser.resynchronise(),
+            None => parser.resynchronise(start),
         }
     }
     ops
@@ -89,12 +108,13 @@ impl Parser<'_> {
         self.diagnostics.push(self.source, span, message);
     }
 
-    /// After a refusal: skips to where an op can start, but always forward.
-    fn resynchronise(&mut self) {
-        self.at += 1;
-        while self.at < self.tokens.len() && !self.starts_op(self.at) {
-            self.at += 1;
-        }
+    /// After a refusal of the top-level op at token `start`: skips to the next definition. Where the text ended inside the
+    /// op, a brace is missing, and what was read as part of the op may be definitions: the first of them is next.
+    /// Always forward, and at most once for each refusal, of which there are few.
+    fn resynchronise(&mut self, start: usize) {
+        let from = if self.at < self.tokens.len() { self.at.max(start + 1) } else { start + 1 };
+        let is_definition = |at: &usize| self.kind(*at) == Some(Kind::OpName) && DEFINITIONS.contains(&self.text(*at));
+        self.at = (from..self.tokens.len()).find(is_definition).unwrap_or(self.tokens.len());
     }
 
     /// Whether `%names = opname` starts here. A list is scanned only where one can start, so scanning stays linear.

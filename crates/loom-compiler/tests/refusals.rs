@@ -447,3 +447,71 @@ fn what_is_not_reached_is_refused_by_verify_only() {
     let diagnostics = module.verify().unwrap_err();
     assert!(diagnostics.to_string().starts_with("m.loom:2:6: `vector.mma` is not an op"), "{diagnostics}");
 }
+
+/// Line and start of each message of a check.
+fn checked(source: &str) -> (Vec<String>, Vec<(usize, String)>) {
+    let (kernels, result) = Module::check("c.loom", source);
+    let items = result.err().map_or(Vec::new(), |diagnostics| diagnostics.items);
+    (kernels, items.into_iter().map(|item| (item.line, item.message)).collect())
+}
+
+#[track_caller]
+fn finds(source: &str, kernels: &[&str], expected: &[(usize, &str)]) {
+    let (found, messages) = checked(source);
+    assert_eq!(found, kernels);
+    assert_eq!(messages.len(), expected.len(), "{messages:?}");
+    for ((line, message), (at, part)) in messages.iter().zip(expected) {
+        assert!(line == at && message.contains(part), "{line}: {message}; expected {at}: {part}");
+    }
+}
+
+#[test]
+fn one_run_reports_what_is_wrong_with_every_definition() {
+    // A definition of one line, and one that nothing is wrong with.
+    let f = |name: &str, body: &str| format!("func.def @{name}(%a: f32) {{ {body} func.return }}\n");
+    let fine = f("fine", "");
+    finds(&fine, &[], &[]);
+    // What can not be read hides nothing of the rest: neither a stray bracket, a character that starts no token, a `{` that
+    // is never closed, nor an op where a definition should be.
+    let wrong = f("wrong", "%b = scalar.negf %c : f32");
+    let undefined = "`%c` is not defined";
+    for (broken, message) in [
+        (f("broken", "%b = scalar.negf %a) : f32"), "closes no bracket"),
+        (f("broken", "%b = scalar.negf ; %a : f32"), "starts no token"),
+        (f("broken", "scf.if %a {"), "`{` is never closed"),
+        ("index.add %a, %b : index\n".to_owned(), "no top-level op"),
+        ("kernel.def @k(".to_owned() + "\n", "`(` is never closed"),
+    ] {
+        finds(
+            &format!("{wrong}{broken}{fine}{wrong2}", wrong2 = wrong.replace("@wrong", "@wrong2")),
+            &[],
+            &[(1, undefined), (2, message), (4, undefined)],
+        );
+    }
+    // A user of what is broken is not blamed for it, nor is a user of what could not be read at all.
+    let user = f("user", "func.call @broken(%a) : (f32) func.call @nowhere(%a) : (f32)");
+    finds(&format!("{user}{}", f("broken", "%b = scalar.negf %a) : f32")), &[], &[(2, "closes no bracket")]);
+    finds(&user, &[], &[(1, "@broken"), (1, "@nowhere")]);
+    // Kernels are found whatever is wrong elsewhere.
+    finds(
+        &format!("{}{fine})\n", single("", "%x = index.add %y, %y : index")),
+        &["k"],
+        &[(6, "`%y`"), (10, "closes no bracket")],
+    );
+}
+
+#[test]
+fn a_scalar_is_written_as_a_config_value_is() {
+    use loom_compiler::ir::ParameterKind::{Buffer, Scalar};
+    use loom_compiler::types::ScalarType::{F32, I1, I8, Index, Offset};
+    assert_eq!(Scalar(Index).slot("-3"), Ok(-3i64 as u64));
+    assert_eq!(Scalar(Index).slot("0x10"), Ok(16));
+    assert_eq!(Scalar(I8).slot("-1").map(|bits| bits & 0xff), Ok(0xff));
+    assert_eq!(Scalar(F32).slot("1.5"), Ok(1.5f32.to_bits().into()));
+    assert_eq!(Scalar(I1).slot("true"), Ok(1));
+    for (kind, text) in
+        [(Scalar(Index), "1.5"), (Scalar(I8), "128"), (Scalar(Offset), "-1"), (Scalar(F32), "x"), (Buffer, "0")]
+    {
+        assert!(kind.slot(text).is_err(), "{kind:?} {text}");
+    }
+}

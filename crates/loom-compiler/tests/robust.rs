@@ -13,12 +13,15 @@ use loom_compiler::launch::Geometry;
 use loom_compiler::{Module, tile};
 use proptest::prelude::*;
 
-/// Parses, verifies, specialises every kernel, compiles and interprets it on small buffers. Must come back.
+/// Checks, parses, verifies, specialises every kernel, compiles and interprets it on small buffers. Must come back.
 fn exercise(source: &str) {
+    let checked = Module::check("fuzz.loom", source).1;
     let Ok(module) = Module::parse("fuzz.loom", source) else {
+        assert!(checked.is_err());
         return;
     };
-    let _ = module.verify();
+    // A check refuses what parsing and verifying refuse, and nothing else.
+    assert_eq!(checked.is_ok(), module.verify().is_ok());
     let bound = config(&[("rows.width", "5")]);
     for name in module.kernels() {
         let Ok(kernel) = module.specialise(&name, &bound) else {

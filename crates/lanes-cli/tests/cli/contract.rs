@@ -224,7 +224,6 @@ fn wrong_usage_is_refused_in_words() {
         ("bench {}/adder.onnx --input normal --streams 1,,2".into(), &["--streams"]),
         ("check {}/adder.onnx --input normal --turns 2 --against tpu".into(), &["tpu", "cpu", "oracle"]),
         ("inspect {}/adder.onnx --lanes 4294967295".into(), &["--lanes", "16777216"]),
-        ("loom check a.loom".into(), &["not written yet"]),
     ];
     for (line, says) in cases {
         let ran = lanes(here.path(), &line);

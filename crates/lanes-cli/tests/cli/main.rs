@@ -5,4 +5,5 @@ mod contract;
 mod exact;
 mod hostile;
 mod inspect;
+mod loom;
 mod said;

@@ -261,7 +261,7 @@ impl<'m> Builder<'m> {
 }
 
 /// The bits of bound text, by the declared type.
-fn bound_bits(text: &str, ty: ScalarType) -> Result<u64, String> {
+pub(crate) fn bound_bits(text: &str, ty: ScalarType) -> Result<u64, String> {
     let text = text.trim();
     let literal = match ty {
         ScalarType::I1 => match text.to_ascii_lowercase().as_str() {

@@ -31,10 +31,10 @@ fn axis(word: &str) -> Option<Axis> {
 }
 
 impl<'m> Builder<'m> {
-    /// Verifies every kernel and function of the module.
-    pub(crate) fn verify_all(&mut self) {
+    /// Verifies every kernel and function among the `chosen` ops of the module.
+    pub(crate) fn verify_all(&mut self, chosen: &[bool]) {
         let module = self.module;
-        for op in &module.ops {
+        for (op, _) in module.ops.iter().zip(chosen).filter(|(_, chosen)| **chosen) {
             if self.diagnostics.is_full() {
                 return;
             }

@@ -35,6 +35,8 @@ use crate::reader::Reader;
 use crate::syntax;
 use crate::types::{ScalarType, Type};
 
+pub(crate) use config::bound_bits;
+
 use names::{Binding, Names};
 
 /// The most ops built for one kernel, inlined ones counted each time.

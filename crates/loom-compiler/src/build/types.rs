@@ -77,7 +77,8 @@ impl<'m> Builder<'m> {
                 Some(b'[') => {
                     at = skip_space(bytes, at + 1);
                     let name = at;
-                    while bytes.get(at).is_some_and(|byte| !b"] \t\r\n".contains(byte)) {
+                    at += usize::from(bytes.get(at) == Some(&b'%'));
+                    while bytes.get(at).is_some_and(|byte| byte.is_ascii_alphanumeric() || b"_$-".contains(byte)) {
                         at += 1;
                     }
                     let text = reader.source.get(name..at).unwrap_or_default();

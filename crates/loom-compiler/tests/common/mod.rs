@@ -1,6 +1,7 @@
 //! Compiles a text and interprets it over plain vectors.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod layout;
 pub mod programs;
 
 use std::collections::BTreeMap;
@@ -49,8 +50,9 @@ pub fn config(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// The kernel, or the diagnostics as text.
+/// The kernel, or the diagnostics. Whatever text a test is about, its formatted text must be the same module.
 pub fn specialise(source: &str, kernel: &str, bound: &[(&str, &str)]) -> Result<Kernel, Diagnostics> {
+    layout::formatted(source);
     Module::parse("test.loom", source)?.specialise(kernel, &config(bound))
 }
 

@@ -1,0 +1,431 @@
+//! `lanes loom`: Loom files checked, formatted and compiled.
+//!
+//! - FILE is a file of UTF-8, or `-` for standard input. A folder is refused: a shell knows better which of its files are
+//!   meant. Each file is a module of its own.
+//! - All files are looked at, whatever is wrong with some. A file that cannot be read or has errors is wrong input: exit 2.
+//! - What is wrong in a text goes to stderr with the line and a caret, and into the object that `--json` prints.
+//! - `fmt` replaces a file by renaming, and leaves alone what is formatted already: who reads a file sees all of one text.
+
+use crate::error::{CliError, CliResult};
+use crate::{say, usage};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use lanes::compile::{ArgumentLayout, LaunchArgument, Passed};
+use lanes::loom::launch::Geometry;
+use lanes::loom::tile::Buffer;
+use lanes::loom::{CpuImage, Diagnostics, MAX_SOURCE_BYTES, Module, VERSION, compile_cpu};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Loom kernels
+#[derive(Debug, Parser)]
+#[command(name = "lanes loom", max_term_width = 100)]
+struct Loom {
+    /// What to do.
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Parse and verify
+    Check(CheckArgs),
+    /// Rewrite as canonical text
+    Fmt(FmtArgs),
+    /// One kernel to an image, with its argument layout and launch geometry
+    Compile(CompileArgs),
+    /// Run every check.case: not written yet
+    #[command(disable_help_flag = true)]
+    Test(Unwritten),
+    /// Time every check.benchmark: not written yet
+    #[command(disable_help_flag = true)]
+    Bench(Unwritten),
+}
+
+#[derive(Debug, Args)]
+struct CheckArgs {
+    /// Loom files; - is standard input
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct FmtArgs {
+    /// Loom files; - is standard input, whose canonical text goes to standard output
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Change nothing, list the files that are not canonical, and exit 1 if there are any
+    #[arg(long)]
+    check: bool,
+}
+
+#[derive(Debug, Args)]
+#[expect(rustdoc::broken_intra_doc_links, reason = "brackets are the contract's notation, shown by --help")]
+struct CompileArgs {
+    /// A Loom file; - is standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The kernel, by its symbol or export name
+    #[arg(long, value_name = "SYM")]
+    kernel: String,
+    /// cpu; ptx[:sm_NN], spirv and wgsl are not written yet
+    #[arg(long, value_name = "T", value_parser = target)]
+    target: String,
+    /// Bind a config key
+    #[arg(long, value_name = "K=V", allow_hyphen_values = true, value_parser = pair)]
+    config: Vec<(String, String)>,
+    /// The image goes here; the compiler that wrote it can read it
+    #[arg(short = 'o', value_name = "F")]
+    out: Option<PathBuf>,
+    /// Workload arguments, to compute the launch geometry for
+    #[arg(long, value_name = "ARG,…", allow_hyphen_values = true, value_delimiter = ',')]
+    launch: Vec<String>,
+    /// What the image is made of
+    #[arg(long)]
+    report: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Unwritten {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    rest: Vec<OsString>,
+}
+
+/// `lanes loom` with the words behind it.
+pub fn run(words: &[OsString]) -> CliResult {
+    let loom = match Loom::try_parse_from(std::iter::once(&OsString::from("lanes loom")).chain(words)) {
+        Ok(loom) => loom,
+        Err(why) => return usage::answer(&why, &Loom::command(), words),
+    };
+    match &loom.command {
+        Command::Check(args) => check(args),
+        Command::Fmt(args) => fmt(args),
+        Command::Compile(args) => compile(args),
+        Command::Test(_) => Err(unwritten("test", "running the cases of Loom files")),
+        Command::Bench(_) => Err(unwritten("bench", "timing the benchmarks of Loom files")),
+    }
+}
+
+fn unwritten(command: &str, what: &str) -> CliError {
+    CliError::usage(format!("loom {command}: {what} is not written yet; check, fmt and compile are"))
+}
+
+/// What is wrong with a file.
+enum Wrong {
+    /// It cannot be read, or written.
+    File(String),
+    /// Its text.
+    Text(Diagnostics),
+}
+
+impl Wrong {
+    /// Says it on stderr.
+    fn say(&self) {
+        match self {
+            Self::File(why) => say::aside(why),
+            // Line by line, since a line feed inside a line of the text would be spelt out.
+            Self::Text(errors) => errors.to_string().lines().for_each(|line| {
+                let _ = writeln!(io::stderr(), "{}", say::plain(line));
+            }),
+        }
+    }
+
+    /// As the contract has it; what concerns no line is on line 0.
+    fn json(&self) -> Value {
+        match self {
+            Self::File(why) => json!([{"line": 0, "column": 0, "message": why}]),
+            Self::Text(errors) => errors
+                .items
+                .iter()
+                .map(|error| json!({"line": error.line, "column": error.column, "message": error.message}))
+                .collect(),
+        }
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    if is_stdin(path) { "<stdin>".to_owned() } else { path.display().to_string() }
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// The text of a file.
+fn read(path: &Path) -> Result<String, Wrong> {
+    let wrong = |why: &dyn std::fmt::Display| Wrong::File(format!("{}: {why}", name_of(path)));
+    let mut bytes = Vec::new();
+    let mut fill = |input: &mut dyn Read| input.take(MAX_SOURCE_BYTES as u64 + 1).read_to_end(&mut bytes);
+    let done = if is_stdin(path) {
+        fill(&mut io::stdin().lock())
+    } else if path.is_dir() {
+        return Err(wrong(&"a folder; Loom files are accepted, each by its name"));
+    } else {
+        File::open(path).and_then(|mut file| fill(&mut file))
+    };
+    done.map_err(|why| wrong(&why))?;
+    if bytes.len() > MAX_SOURCE_BYTES {
+        return Err(wrong(&format!("more than {MAX_SOURCE_BYTES} bytes; at most so many are accepted")));
+    }
+    String::from_utf8(bytes).map_err(|why| {
+        let at = why.utf8_error().valid_up_to();
+        wrong(&format!("byte {at} is not UTF-8; a Loom text is UTF-8"))
+    })
+}
+
+/// The error that ends a command in which `wrong` of `all` files were wrong.
+fn ended(command: &str, wrong: usize, all: usize) -> CliResult {
+    if wrong == 0 {
+        return Ok(());
+    }
+    Err(CliError::usage(format!("loom {command}: errors in {wrong} of {}", say::count(all, "file"))))
+}
+
+fn check(args: &CheckArgs) -> CliResult {
+    let mut rows = Vec::new();
+    let mut lines = Vec::new();
+    let mut wrong = 0;
+    for path in &args.files {
+        let name = name_of(path);
+        let checked = read(path).map(|text| Module::check(&name, &text));
+        let (kernels, why) = match checked {
+            Ok((kernels, Ok(()))) => (kernels.len(), None),
+            Ok((kernels, Err(errors))) => (kernels.len(), Some(Wrong::Text(errors))),
+            Err(why) => (0, Some(why)),
+        };
+        let status = if why.is_some() { "error" } else { "ok" };
+        lines.push(format!("{name}  {}  {status}", say::count(kernels, "kernel")));
+        let errors = why.as_ref().map_or(json!([]), Wrong::json);
+        rows.push(json!({"file": name, "kernels": kernels, "status": status, "errors": errors}));
+        if let Some(why) = why {
+            wrong += 1;
+            why.say();
+        }
+    }
+    if args.json {
+        say::json(&json!({"files": rows}))?
+    } else {
+        say::lines(&lines)?
+    }
+    ended("check", wrong, args.files.len())
+}
+
+fn fmt(args: &FmtArgs) -> CliResult {
+    let (mut wrong, mut differ) = (0, 0);
+    for path in &args.files {
+        match format_one(path, args.check) {
+            Ok(None) => {}
+            Ok(Some(line)) => {
+                differ += 1;
+                say::line(&line)?;
+            }
+            Err(why) => {
+                wrong += 1;
+                why.say();
+            }
+        }
+    }
+    ended("fmt", wrong, args.files.len())?;
+    if args.check && differ > 0 {
+        let all = say::count(args.files.len(), "file");
+        return Err(CliError::failed(format!("loom fmt --check: {differ} of {all} not formatted")));
+    }
+    Ok(())
+}
+
+/// Formats a file, or only looks; its name if its text is not canonical.
+fn format_one(path: &Path, only_check: bool) -> Result<Option<String>, Wrong> {
+    let name = name_of(path);
+    let text = read(path)?;
+    let formatted = Module::parse(&name, &text).map_err(Wrong::Text)?.format();
+    if formatted.len() > MAX_SOURCE_BYTES {
+        let length = formatted.len();
+        let why = format!("{name}: its canonical text has {length} bytes; at most {MAX_SOURCE_BYTES} are read again");
+        return Err(Wrong::File(why));
+    }
+    if is_stdin(path) && !only_check {
+        let done = io::stdout().lock().write_all(formatted.as_bytes());
+        return match done {
+            Err(why) if why.kind() != io::ErrorKind::BrokenPipe => {
+                Err(Wrong::File(format!("writing to stdout: {why}")))
+            }
+            _ => Ok(None),
+        };
+    }
+    if formatted == text {
+        return Ok(None);
+    }
+    if !only_check {
+        replace(path, &formatted).map_err(|why| Wrong::File(format!("{name}: {why}")))?;
+    }
+    Ok(Some(name))
+}
+
+/// Replaces a file by another of the same name and permissions: whoever opens it sees the old text or the new one.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    // A link stays one: what it leads to is replaced.
+    let path = fs::canonicalize(path)?;
+    let permissions = fs::metadata(&path)?.permissions();
+    if permissions.readonly() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is read-only"));
+    }
+    whole(&path, text.as_bytes(), Some(permissions))
+}
+
+/// Writes a file under another name first, so that what was there stays if it cannot be written whole.
+fn whole(path: &Path, bytes: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
+    let mut partial = OsString::from(".");
+    partial.push(path.file_name().unwrap_or_default());
+    partial.push(format!(".{}.partial", std::process::id()));
+    let partial = path.with_file_name(partial);
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&partial)?;
+    let written = (|| {
+        file.write_all(bytes)?;
+        if let Some(permissions) = permissions {
+            file.set_permissions(permissions)?;
+        }
+        file.sync_all()?;
+        fs::rename(&partial, path)
+    })();
+    written.inspect_err(|_| {
+        // The error that matters is the first one; a partial file that cannot be removed changes nothing.
+        let _ = fs::remove_file(&partial);
+    })
+}
+
+fn compile(args: &CompileArgs) -> CliResult {
+    if args.target != "cpu" {
+        let target = &args.target;
+        return Err(CliError::usage(format!("--target {target}: compiling for it is not written yet; cpu is")));
+    }
+    let name = name_of(&args.file);
+    let mut config = BTreeMap::new();
+    for (key, value) in &args.config {
+        if config.insert(key.clone(), value.clone()).is_some() {
+            return Err(CliError::usage(format!("--config {key}={value}: `{key}` is bound twice")));
+        }
+    }
+    let refused = |why: Wrong| match why {
+        Wrong::File(why) => CliError::usage(why),
+        Wrong::Text(_) => {
+            why.say();
+            CliError::usage(format!("loom compile: kernel `{}` of {name} does not compile", args.kernel))
+        }
+    };
+    let text = read(&args.file).map_err(refused)?;
+    let image = compile_cpu(&name, &text, &args.kernel, &config).map_err(|errors| refused(Wrong::Text(errors)))?;
+    let geometry = geometry(&image, &args.launch)?;
+    let bytes = image.encode().map_err(|why| CliError::failed(format!("kernel `{}`: {why}", args.kernel)))?;
+    if let Some(path) = &args.out {
+        whole(path, &bytes, None).map_err(|why| CliError::usage(format!("-o {}: {why}", path.display())))?;
+    }
+    let layout = ArgumentLayout::of(&image);
+    if args.json {
+        let mut object = json!({
+            "file": name, "kernel": image.name, "target": args.target, "compiler": VERSION, "image_bytes": bytes.len(),
+            "arguments": layout.launch().iter().map(object_of).collect::<Vec<_>>(),
+            "workload": layout.workload().iter().map(object_of).collect::<Vec<_>>(),
+            "scalar_bytes": layout.launch_bytes(), "bindings": layout.bindings(),
+            "workgroup_size": image.launch.workgroup_size, "workgroups": geometry.map(|geometry| geometry.workgroups),
+        });
+        if args.report {
+            object["report"] = report(&image).into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        }
+        return say::json(&object);
+    }
+    let mut lines = vec![format!("kernel    {} of {name}, for {}, {} bytes", image.name, args.target, bytes.len())];
+    lines.extend(layout.launch().iter().map(|argument| format!("argument  {}", line_of(argument))));
+    lines.extend(layout.workload().iter().map(|argument| format!("workload  {}", line_of(argument))));
+    let by = |extents: [u32; 3]| extents.map(|extent| extent.to_string()).join(" x ");
+    lines.push(format!("items     {} a workgroup", by(image.launch.workgroup_size)));
+    lines.push(match geometry {
+        Some(geometry) => format!("launch    {} workgroups", by(geometry.workgroups)),
+        None => "launch    depends on the workload; --launch computes it".to_owned(),
+    });
+    if args.report {
+        lines.extend(report(&image).into_iter().map(|(key, value)| format!("report    {key} {value}")));
+    }
+    say::lines(&lines)
+}
+
+/// The launch geometry for workload arguments as text; none if there should be some and none were given.
+fn geometry(image: &CpuImage, given: &[String]) -> CliResult<Option<Geometry>> {
+    let workload = &image.launch.workload;
+    if given.is_empty() && !workload.is_empty() {
+        return Ok(None);
+    }
+    let wrong = |why: String| CliError::usage(format!("--launch {}: {why}", given.join(",")));
+    if given.len() != workload.len() {
+        let names: Vec<&str> = workload.iter().map(|parameter| parameter.name.as_str()).collect();
+        let (found, accepted) = (given.len(), workload.len());
+        let names = names.join(", ");
+        return Err(wrong(format!("{found} workload arguments; `{}` has {accepted}: {names}", image.name)));
+    }
+    let slots: Result<Vec<u64>, String> = workload
+        .iter()
+        .zip(given)
+        .map(|(parameter, text)| {
+            parameter.kind.slot(text).map_err(|why| format!("`{text}` for {}: {why}", parameter.name))
+        })
+        .collect();
+    let geometry = image.launch.geometry(&slots.map_err(wrong)?);
+    geometry.map(Some).map_err(|why| wrong(why.to_string()))
+}
+
+fn object_of(argument: &LaunchArgument) -> Value {
+    match argument.passed {
+        Passed::Buffer { binding } => json!({"name": argument.name, "kind": "buffer", "binding": binding}),
+        Passed::Scalar { ty, offset, bytes } => {
+            json!({"name": argument.name, "kind": "scalar", "type": ty.to_string(), "offset": offset, "bytes": bytes})
+        }
+    }
+}
+
+fn line_of(argument: &LaunchArgument) -> String {
+    match argument.passed {
+        Passed::Buffer { binding } => format!("{}  buffer, binding {binding}", argument.name),
+        Passed::Scalar { ty, offset, bytes } => format!("{}  {ty}, {bytes} bytes at {offset}", argument.name),
+    }
+}
+
+/// What the image is made of.
+fn report(image: &CpuImage) -> Vec<(&'static str, Value)> {
+    let program = image.program();
+    let scratch = |pick: fn(&Buffer) -> u64| program.buffers.iter().map(pick).sum::<u64>();
+    let workgroup = |buffer: &Buffer| if let Buffer::Workgroup { bytes } = buffer { *bytes } else { 0 };
+    let private = |buffer: &Buffer| if let Buffer::Private { bytes } = buffer { *bytes } else { 0 };
+    vec![
+        ("instructions", program.blocks.iter().map(Vec::len).sum::<usize>().into()),
+        ("prologue_instructions", program.prologue.len().into()),
+        ("blocks", program.blocks.len().into()),
+        ("constants", program.constants.len().into()),
+        ("slots", program.slots.into()),
+        ("items_per_tile", program.capacity.into()),
+        ("register_bytes", program.frame_bytes.into()),
+        ("workgroup_bytes", scratch(workgroup).into()),
+        ("private_bytes_per_item", scratch(private).into()),
+    ]
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("K=V is accepted")?;
+    let key = key.strip_prefix('@').unwrap_or(key);
+    if key.is_empty() { Err("K=V with a key is accepted".to_owned()) } else { Ok((key.to_owned(), value.to_owned())) }
+}
+
+fn target(text: &str) -> Result<String, String> {
+    match text.split_once(':').unwrap_or((text, "sm_")) {
+        ("cpu" | "spirv" | "wgsl", _) if !text.contains(':') => Ok(text.to_owned()),
+        ("ptx", architecture) if architecture.starts_with("sm_") => Ok(text.to_owned()),
+        _ => Err("cpu, ptx[:sm_NN], spirv or wgsl is accepted".to_owned()),
+    }
+}
