@@ -123,6 +123,7 @@ pub fn inferences(open: Open<'_>) {
             let mut into = [0; N * 4];
             outputs.read_into(&mut [&mut into]).unwrap();
             assert_eq!(into, bytes(&y)[..], "unified: {unified}, round {at}");
+            assert_eq!(outputs.bytes(0), None, "the slot holds an earlier one, if any");
             outputs.fetch().unwrap();
             assert_eq!((outputs.bytes(0), outputs.get::<f32>(0)), (Some(&into[..]), Some(&y[..])));
             assert_eq!((outputs.get::<i32>(0), outputs.bytes(1)), (None, None));

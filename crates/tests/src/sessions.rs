@@ -155,7 +155,8 @@ pub fn regions(open: Open<'_>) {
     let shared = session.allocate_shared("shared", 8).unwrap();
     session.map(&shared.slice(2..4).unwrap(), &mut |bytes| bytes.fill(7)).unwrap();
     assert_eq!(bytes_of(&shared), [0, 0, 7, 7, 0, 0, 0, 0]);
-    assert!(said(session.map(&x, &mut |_| {})).contains("the host sees no memory placed as Device"));
+    let unseen = "invalid: region x is mapped, and is not shared: allocate_shared gives such";
+    assert_eq!(said(session.map(&x, &mut |_| {})), unseen);
     // What a kernel sees is aligned; weights are never written.
     let at_4 = x.slice(4..64).unwrap();
     let launch = |a: &Region, y: &Region, n: usize| {
@@ -504,6 +505,14 @@ pub fn products(open: Open<'_>) {
         |p: usize, c: usize| (0..k).map(|i| f64::from(a[4 + p * 4 + i]) * f64::from(w[i * n + c])).sum::<f64>() as f32;
     let expected: Vec<f32> = (0..8 * n).map(|at| conv(at / n, at % n)).collect();
     assert_eq!(floats(&session, &conv_out), expected);
+    // One window of one run: the distances are gone nowhere.
+    let (one, far) = (conv_out.slice(0..n * 4).unwrap(), usize::MAX);
+    let alone = Window { region: left.clone(), offset: 4, position_stride: far, taps: 1, tap_stride: far, tap_len: k };
+    session.record("clear", |commands| commands.fill(&conv_out, 0)).unwrap();
+    session.replay("clear").unwrap().wait().unwrap();
+    session.record("one", |c| c.contract(&Product::windows(alone, &weights, &one))).unwrap();
+    session.replay("one").unwrap().wait().unwrap();
+    assert_eq!(floats(&session, &one), expected[..n]);
 
     let refused = |product: Product| said(session.record("no", |commands| commands.contract(&product)));
     assert_eq!(
@@ -626,6 +635,12 @@ pub fn in_flight(open: Open<'_>) {
     session.synchronize().unwrap();
     // Busy was the first of a round or the second: then x is not yet what y is.
     assert_eq!(floats(&session, &x)[0], (rounds as f32).exp2());
+    session.synchronize().unwrap();
+    // A replay that is waited for in vain tells how many run.
+    device.hold();
+    let busy = (0..100).find_map(|_| session.replay("back").err().map(|busy| busy.to_string()));
+    assert_eq!(busy.as_deref(), Some(&*format!("busy: {} in flight", 4.min(device.capabilities().slots_max))));
+    device.release();
     session.synchronize().unwrap();
     // A failure that is told late stops what comes after it, and is told by whoever waits.
     session.upload(&y, &[0; 64]).unwrap();

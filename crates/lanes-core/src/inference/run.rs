@@ -126,12 +126,14 @@ pub struct Outputs {
     is_staged: bool,
     /// The slot's own host memory, on loan.
     host: Vec<Box<[u64]>>,
+    /// Until then it holds what an earlier inference left there.
+    is_fetched: bool,
 }
 
 impl Outputs {
     fn new(hold: Hold, is_staged: bool) -> Self {
         let host = std::mem::take(&mut hold.cell().work().host);
-        Self { hold, is_staged, host }
+        Self { hold, is_staged, host, is_fetched: false }
     }
 
     /// Output `port` as a tensor, where it lies. It keeps the slot.
@@ -163,13 +165,15 @@ impl Outputs {
             self.read(port, &mut bytemuck::cast_slice_mut(words)[..bytes])
         });
         self.host = host;
+        self.is_fetched = fetched.is_ok();
         fetched
     }
 
-    /// Output `port` as it was [fetched](Self::fetch) last from this slot; `None` for a port that the model lacks.
+    /// Output `port` as it was [fetched](Self::fetch); `None` before that, and for a port that the model lacks.
     pub fn bytes(&self, port: usize) -> Option<&[u8]> {
         let bytes = self.hold.output(port).ok()?.1.desc.bytes();
-        bytemuck::cast_slice(self.host.get(port)?).get(..bytes)
+        let host = self.host.get(port).filter(|_| self.is_fetched)?;
+        bytemuck::cast_slice(host).get(..bytes)
     }
 
     /// The same as elements; `None` where the output has another type.

@@ -118,8 +118,9 @@ impl Tensor {
     /// `parts` one after the other along axis 0, copied on the device.
     ///
     /// # Errors
-    /// No parts, parts that differ in type or in other axes, a part of another context, and what
-    /// [`allocate`](Self::allocate) says.
+    /// No parts, parts that differ in type or in other axes, a part of another context, what
+    /// [`allocate`](Self::allocate) says, and [`DeviceError::Busy`] where the device does not take a copy for every part
+    /// now: nothing of it can be seen then, and it may be called again.
     pub fn concat(context: &ModelContext, parts: &[&Self]) -> Result<Self, DeviceError> {
         let Some(first) = parts.first() else {
             return Err(invalid("a concatenation of no tensors: it takes at least one".into()));

@@ -93,7 +93,8 @@ impl Region {
 impl Term {
     /// The bytes that one run of its windows reads over all positions, for each run; of a checked plan.
     pub fn reads(&self, positions: usize) -> impl Iterator<Item = Region> + '_ {
-        let (run, step) = (self.tap_len * 4, self.position_stride * 4);
+        // A distance that is never gone may be any number.
+        let (run, step) = (self.tap_len * 4, if positions > 1 { self.position_stride * 4 } else { 0 });
         // Runs that lie end to end are one.
         let (taps, run) = if self.tap_stride == self.tap_len { (1, run * self.taps) } else { (self.taps, run) };
         (0..taps).map(move |tap| {
@@ -111,7 +112,8 @@ impl Term {
 impl Contraction {
     /// The bytes it writes; of a checked plan.
     pub const fn writes(&self) -> Region {
-        let (row_bytes, stride) = (self.n * 4, self.out_position_stride * 4);
+        let row_bytes = self.n * 4;
+        let stride = if self.positions > 1 { self.out_position_stride * 4 } else { row_bytes };
         Region { offset: self.out_offset * 4, row_bytes, stride, rows: self.positions }
     }
 }

@@ -411,8 +411,8 @@ impl<'a> Check<'a> {
         }
         let storage = self.whole_f32s(*out)?;
         let bytes = |elements: usize| elements.checked_mul(4);
-        let (Some(offset), Some(row_bytes), Some(stride)) =
-            (bytes(contraction.out_offset), bytes(*n), bytes(*out_position_stride))
+        let apart = if *positions > 1 { *out_position_stride } else { *n };
+        let (Some(offset), Some(row_bytes), Some(stride)) = (bytes(contraction.out_offset), bytes(*n), bytes(apart))
         else {
             return Err(self.mismatch(format!("results {out_position_stride} elements apart end past any storage")));
         };

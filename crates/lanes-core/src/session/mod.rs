@@ -215,9 +215,12 @@ impl Session {
     }
 
     /// Forgets all plans and gives all memory back, once what was submitted is done with it. Regions that are left are
-    /// stale.
+    /// stale. It does not wait: [`synchronize`](Self::synchronize) does, for what was submitted before it too.
     pub fn reset(&self) {
-        let State { plans, stores, .. } = std::mem::take(&mut *self.state());
+        // What still runs is not forgotten: who synchronizes waits for it, and hears how it ended.
+        let mut state = self.state();
+        let (plans, stores) = (std::mem::take(&mut state.plans), std::mem::take(&mut state.stores));
+        drop(state);
         drop(plans);
         stores.iter().filter_map(Weak::upgrade).for_each(|store| store.free());
     }

@@ -110,23 +110,29 @@ impl Session {
         Ok(completion)
     }
 
-    /// Runs `transfer` once what last wrote `region` has ended, if all of that ended well.
+    /// Runs `transfer` once what last wrote `region` has ended, if all of that ended well. What was submitted while it
+    /// ran may have been seen by it, so that has to end well too.
     pub(super) fn reading(
         &self,
         region: &Region,
         transfer: impl FnOnce() -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
-        // Whoever submits meanwhile does not wait with it.
-        let mut after = std::mem::take(&mut *self.order());
-        region.store.reading(region.at, &mut after);
+        let result = self.written_well(region).and_then(|()| transfer()).and_then(|()| self.written_well(region));
+        self.note(result)
+    }
+
+    /// Waits for what last wrote `region`; [`DeviceError::Upstream`] where any of that failed.
+    fn written_well(&self, region: &Region) -> Result<(), DeviceError> {
+        // Taken under the lock, so that nothing is between its submission and its note. Whoever submits while this
+        // waits does not wait with it.
+        let mut order = self.order();
+        region.store.reading(region.at, &mut order);
+        let mut after = std::mem::take(&mut *order);
+        drop(order);
         let failed = after.iter().find_map(|earlier| earlier.wait().err());
         after.clear();
         *self.order() = after;
-        let result = match failed {
-            Some(cause) => Err(cause.upstream()),
-            None => transfer(),
-        };
-        self.note(result)
+        failed.map_or(Ok(()), |cause| Err(cause.upstream()))
     }
 
     /// Runs `transfer`, which writes all of `region`.

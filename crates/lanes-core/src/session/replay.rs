@@ -13,7 +13,7 @@ use crate::device::{
 };
 use crate::lanes::{Capacity, RowId, SeatRows};
 use crate::{Signature, session::region::Store};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Resident plans have one seat and no rows.
 const CAPACITY: Capacity = Capacity { rows: 1, max_seats: 1 };
@@ -49,8 +49,14 @@ impl Ready {
     }
 
     pub fn submit(&mut self, device: &dyn Device, after: &[Completion]) -> Result<Completion, DeviceError> {
+        // Replays end in order: where the slot that was submitted longest ago is in flight, all of them are.
+        let slots = self.slots.len();
+        let all = |error| match error {
+            DeviceError::Busy { depth } => DeviceError::Busy { depth: depth.max(slots) },
+            other => other,
+        };
         let slot = &mut self.slots[self.next];
-        let completion = device.submit(&self.executable, slot, self.rows.check(&SEAT)?, after)?;
+        let completion = device.submit(&self.executable, slot, self.rows.check(&SEAT)?, after).map_err(all)?;
         self.next = (self.next + 1) % self.slots.len();
         Ok(completion)
     }
@@ -80,11 +86,12 @@ impl Readback {
 
 impl Session {
     /// Runs the plan recorded under `key`, after all that was submitted before and touches the same bytes. It allocates
-    /// nothing once it has run.
+    /// nothing once it has run. While another thread submits to this session it waits its turn; where replays do not
+    /// [overlap](super::SessionBuilder::overlap), submitting may be all of the run.
     ///
     /// # Errors
     /// [`DeviceError::Invalid`] where nothing is recorded under `key` or memory of it went, [`DeviceError::Busy`] while
-    /// as many replays of it run as there are slots, and the device's own. What fails while it runs is in the completion.
+    /// as many replays of it run as there are slots or the device takes no more, and the device's own. What fails while it runs is in the completion.
     pub fn replay(&self, key: &str) -> Result<Completion, DeviceError> {
         self.replay_after(key, &[])
     }
@@ -94,11 +101,8 @@ impl Session {
         self.usable()?;
         let _replay = tracing::debug_span!("replay", session = %self.life().name, key).entered();
         let ready = self.ready(key)?;
-        let mut ready = match ready.try_lock() {
-            Ok(ready) => ready,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(DeviceError::Busy { depth: 1 }),
-        };
+        // Held only while another thread submits, which any submission of the session waits for anyway (`order`).
+        let mut ready = ready.lock().unwrap_or_else(PoisonError::into_inner);
         let completion = self.submit_after(&mut ready, after)?;
         drop(ready);
         self.watch(&completion);
@@ -147,6 +151,10 @@ impl Session {
         self.usable()?;
         let at = region.contiguous("is mapped")?;
         let buffer = self.memory_of(region, "mapped from", region.bytes())?;
+        if matches!(region.store.kind, Kind::Memory { shared: false, .. }) {
+            let label = region.label();
+            return Err(invalid(format!("region {label} is mapped, and is not shared: allocate_shared gives such")));
+        }
         self.reading(region, || self.device().map(&buffer, at.offset as u64, at.row_bytes, visit))
     }
 

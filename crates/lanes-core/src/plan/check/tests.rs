@@ -230,6 +230,30 @@ fn contractions_are_what_their_lengths_say() {
     refused(odd, "(gemm): storage 0 of 17 bytes, not whole f32s");
 }
 
+/// One position, one run of a window, one row: there is no way from one to the next.
+#[test]
+fn distances_that_are_never_gone_may_be_any_number() {
+    let one = Region { offset: 0, row_bytes: 16, stride: usize::MAX, rows: 1 };
+    let mut plan = plan();
+    let mut product = Contraction { positions: 1, n: 4, weights: vec![0.5; 24].into(), bias: None, ..contraction() };
+    product.out_position_stride = usize::MAX;
+    product.terms.iter_mut().for_each(|term| term.position_stride = usize::MAX);
+    product.terms[..2].iter_mut().for_each(|term| term.tap_stride = usize::MAX);
+    plan.commands = vec![
+        Command::Gather { state: STATE, row: one, to: (A, one) },
+        Command::Contract(product),
+        Command::Copy { from: (B, one), to: (OUT, one) },
+        Command::Scatter { from: (B, one), state: STATE, row: one },
+    ];
+    let signature = signature();
+    let hazards = crate::hazard::Hazards::of(&plan.check(&signature).unwrap());
+    assert_eq!([0, 1, 2, 3].map(|at| hazards.before(at)), [&[][..], &[0], &[1], &[1]]);
+    // The same over two positions does go somewhere.
+    contracted(|it| it.terms[0].position_stride = usize::MAX, "ends past the 4 elements");
+    contracted(|it| it.terms[2].tap_stride = usize::MAX, "ends past the 4 elements");
+    contracted(|it| it.out_position_stride = usize::MAX, "end past any storage");
+}
+
 #[test]
 fn nothing_is_read_before_it_is_written() {
     refused(
