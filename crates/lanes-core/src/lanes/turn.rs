@@ -543,8 +543,13 @@ fn short(model: &str, what: &str, port: &str, found: usize, expected: usize) -> 
 
 /// The model panicked, and said what it said.
 pub(super) fn panicked(panic: &(dyn Any + Send)) -> Closed {
+    Closed::Panicked(said(panic))
+}
+
+/// What a panic said, as far as it is text.
+pub(super) fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Closed::Panicked(text.unwrap_or("no message").to_owned())
+    text.unwrap_or("no message").to_owned()
 }
 
 /// Answers on their way: each reaper gets all of a turn's under one lock and one wake.
