@@ -33,6 +33,9 @@ pub struct CpuOptions {
 /// The most slots of one executable: far more than a host that does the work itself can keep busy.
 const SLOTS_MAX: usize = 64;
 
+/// The most threads of one device: several times what any machine has, and few enough to ask a system for.
+const THREADS_MAX: usize = 4096;
+
 /// The CPU. Its threads end when it is dropped; what is queued then ends as [`DeviceError::Cancelled`].
 pub struct CpuDevice {
     id: DeviceId,
@@ -44,13 +47,19 @@ pub struct CpuDevice {
 }
 
 impl CpuDevice {
-    /// Starts its threads. [`DeviceError::Invalid`] for no thread at all, [`DeviceError::Unsupported`] when the system
-    /// starts no more.
+    /// Starts its threads. [`DeviceError::Invalid`] for no thread at all or more than 4096, [`DeviceError::Unsupported`]
+    /// when the system starts no more.
     pub fn open(options: CpuOptions) -> Result<Self, DeviceError> {
         static OPENED: AtomicU64 = AtomicU64::new(0);
-        let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let all = || std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+        let threads = options.threads.unwrap_or_else(all);
         if threads == 0 {
             return Err(DeviceError::Invalid { what: "0 threads, and a turn takes at least 1".into() });
+        }
+        if threads > THREADS_MAX {
+            return Err(DeviceError::Invalid {
+                what: format!("{threads} threads, and a device has at most {THREADS_MAX}"),
+            });
         }
         let pool = Pool::new(threads).map_err(|error| no_threads(threads, &error))?;
         let capabilities = Capabilities {

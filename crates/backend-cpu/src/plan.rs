@@ -319,6 +319,8 @@ impl Preparation<'_> {
             image
                 .launch
                 .geometry(&workload)
+                .map_err(|error| error.to_string())
+                .and_then(|geometry| tile::check_items(&geometry).map(|()| geometry))
                 .map_err(|error| DeviceError::Invalid { what: format!("launch of {label} for {seats} seats: {error}") })
         };
         let geometries = (1..=self.chunk_seats).map(geometry).collect::<Result<Box<[_]>, _>>()?;

@@ -16,6 +16,12 @@ lanes_tests::conformance!(three_threads, &|budget| crate::open(3, budget));
 
 /// One thread hands nothing over, nor does a turn of one seat; a large turn of three threads does.
 #[test]
+fn no_device_has_threads_past_all_machines() {
+    let error = CpuDevice::open(CpuOptions { threads: Some(1 << 40), budget: None }).err().unwrap();
+    assert_eq!(error.to_string(), "invalid: 1099511627776 threads, and a device has at most 4096");
+}
+
+#[test]
 fn hand_offs_are_those_of_turns_worth_it() {
     for (threads, seats, expected) in [(1, 33, 0), (3, 1, 0), (3, 33, 2)] {
         let device = CpuDevice::open(CpuOptions { threads: Some(threads), budget: None }).expect("threads start");

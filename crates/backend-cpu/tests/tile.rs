@@ -94,8 +94,10 @@ fn an_access_past_the_end_is_a_fault_that_names_it() {
     // One element too few, in the second tile.
     let out = run(&image, &[300], &[bytes(&ramp(299, 1)), bytes(&ramp(300, 2))], &[300, 0]);
     match out {
-        Err(Fault::OutOfBounds { kernel, op, buffer, limit, .. }) => {
-            assert_eq!((kernel.as_str(), &*op, buffer, limit), ("saxpy", "view.load", 0, 1196));
+        Err(fault @ Fault::OutOfBounds { .. }) => {
+            let (said, what) = (fault.to_string(), "of buffer argument 0, which has 1196 bytes");
+            assert!(said.starts_with("kernel `saxpy`: view.load at byte ") && said.ends_with(what), "{said}");
+            assert!(said.contains("..1200 of"), "{said}");
         }
         other => panic!("{other:?}"),
     }
@@ -159,6 +161,27 @@ fn a_loop_past_its_budget_is_a_fault_and_one_within_it_is_not() {
     match run_slices(&image, &geometry, &mut [&mut out], &[1001], &mut scratch) {
         Err(Fault::Steps { op, limit, .. }) => assert_eq!((&*op, limit), ("scf.for", 1000)),
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn launches_without_end_are_refused_or_stopped() {
+    let image = image(ENDLESS, "endless");
+    let mut geometry = image.launch.geometry(&[]).unwrap();
+    let (mut scratch, mut out) = (TileScratch::default(), [0u8; 4]);
+    scratch.set_step_limit(1000);
+    for (workgroups, said) in [
+        ([1 << 21; 3], "and a launch has at most 68719476736 work-items in all"),
+        ([u32::MAX; 3], "and a launch has at most 68719476736 work-items in all"),
+        ([1, 1001, 1], "still running after 1000 tiles of work-items"),
+    ] {
+        geometry.workgroups = workgroups;
+        let error = run_slices(&image, &geometry, &mut [&mut out], &[0], &mut scratch).unwrap_err().to_string();
+        assert!(error.ends_with(said), "{error}");
+    }
+    for workgroups in [[1, 1000, 1], [u32::MAX, u32::MAX, 0]] {
+        geometry.workgroups = workgroups;
+        run_slices(&image, &geometry, &mut [&mut out], &[0], &mut scratch).unwrap();
     }
 }
 

@@ -4,8 +4,8 @@
 //! CpuImage + Geometry + [Arg] ──> for each tile: slots, registers, a range of active items ──> block 0
 //! ```
 //!
-//! - Every access is checked against the length of what it touches; every loop counts against a budget. A program that
-//!   oversteps either stops with a [`Fault`]; what it wrote before stays written.
+//! - Every access is checked against the length of what it touches; every loop counts against a budget, and so do tiles. A program that
+//!   oversteps one stops with a [`Fault`]; what it wrote before stays written.
 //! - Items that are masked off touch no memory.
 //! - All on the calling thread, workgroups ascending. Nothing is allocated once `scratch` has been used with the image.
 //! - Not here: cutting a plan into launches and threads (the device), and what ops compute (`loom_compiler::eval`).
@@ -41,7 +41,8 @@ pub enum Arg {
 pub enum Fault {
     /// An access outside of its buffer.
     #[error(
-        "kernel `{kernel}`: {op} at byte {at} of the source touches byte {index} of buffer argument {buffer}, which has {limit}"
+        "kernel `{kernel}`: {op} at byte {at} of the source touches bytes {index}..{} of buffer argument {buffer}, which has {limit} bytes",
+        i128::from(*index) + *bytes as i128
     )]
     OutOfBounds {
         /// The kernel's export name.
@@ -52,6 +53,8 @@ pub enum Fault {
         at: u32,
         /// The first byte that was asked for, as a signed offset.
         index: i64,
+        /// How many were asked for: the elements that lie side by side of all items that run together, or one.
+        bytes: usize,
         /// Position of the buffer among the program's: launch arguments first.
         buffer: u32,
         /// Length of the buffer in bytes.
@@ -79,8 +82,26 @@ pub enum Fault {
     },
 }
 
-/// Turns of loops that one launch may take, unless told otherwise.
+/// Turns of loops that one launch may take, and tiles that it may have, unless told otherwise.
 pub const STEP_LIMIT: u64 = 1 << 32;
+
+/// Work-items that one launch may have. The smallest kernel runs for a minute over so many, and four bytes for each are
+/// more than machines have.
+pub const WORK_ITEMS_MAX: u64 = 1 << 36;
+
+/// What is wrong with `geometry`, if it has more than [`WORK_ITEMS_MAX`] work-items.
+pub(crate) fn check_items(geometry: &Geometry) -> Result<(), String> {
+    let Geometry { workgroups, workgroup_size } = geometry;
+    // Nothing times anything is nothing, however much it is.
+    let counts = workgroups.iter().chain(workgroup_size);
+    let items = counts.clone().try_fold(1u64, |product, &count| product.checked_mul(u64::from(count)));
+    if items.is_some_and(|items| items <= WORK_ITEMS_MAX) || counts.clone().any(|&count| count == 0) {
+        return Ok(());
+    }
+    let ([x, y, z], [sx, sy, sz]) = (workgroups, workgroup_size);
+    let of = format!("{x} x {y} x {z} workgroups of {sx} x {sy} x {sz} work-items");
+    Err(format!("{of}, and a launch has at most {WORK_ITEMS_MAX} work-items in all"))
+}
 
 /// Memory that a thread uses for its launches, one after the other. Grows to what the largest needs.
 #[derive(Debug)]
@@ -103,7 +124,7 @@ impl TileScratch {
         Self { isa, step_limit: STEP_LIMIT, state: run::State::default() }
     }
 
-    /// Stops launches after `turns` turns of loops.
+    /// Stops launches after `turns` turns of loops, or as many tiles.
     pub fn set_step_limit(&mut self, turns: u64) {
         self.step_limit = turns;
     }
@@ -166,5 +187,6 @@ fn check(image: &CpuImage, geometry: &Geometry, args: &[Arg]) -> Result<(), Faul
         let (found, accepted) = (geometry.workgroup_size, image.program().workgroup_size);
         return refuse(format!("workgroups of {found:?} items asked for, compiled for {accepted:?}"));
     }
-    Ok(())
+    // The executor multiplies counts: what passes here does not overflow there.
+    check_items(geometry).or_else(refuse)
 }

@@ -151,6 +151,7 @@ pub(super) unsafe fn launch(
         depth: 0,
         width: 1,
         steps: 0,
+        tiles: 0,
         step_limit,
     };
     let clear = (state.local.as_mut_ptr(), local);
@@ -239,7 +240,10 @@ struct Run<'a> {
     depth: usize,
     /// Items per segment of the tile at hand.
     width: usize,
+    /// Turns of loops so far.
     steps: u64,
+    /// Tiles so far: a kernel with no loop takes time too.
+    tiles: u64,
     step_limit: u64,
 }
 
@@ -259,6 +263,11 @@ impl Run<'_> {
         let (mut at, mut segment, mut first) = (0, 0, 0);
         let segment_width = width;
         while at < total {
+            self.tiles += 1;
+            if self.tiles > self.step_limit {
+                let what = format!("still running after {} tiles of work-items", self.step_limit);
+                return Err(Box::new(Fault::Launch { kernel: self.name.to_owned(), what }));
+            }
             let left = total - at;
             let (count, width) = if segments > 0 && left >= width {
                 // As many whole segments as are left; a division only at the end.

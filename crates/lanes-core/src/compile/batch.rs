@@ -65,7 +65,11 @@ pub fn compile_batch(
     cache: &KernelCache,
     sources: &[KernelSource],
 ) -> Result<Vec<Arc<CpuImage>>, CompileErrors> {
-    let keys: Vec<Key> = sources.iter().map(|source| Key::of(source, target, compiler.version())).collect();
+    let key = |(at, source)| {
+        let key = unless_it_panics(source, || Ok(Key::of(source, target, compiler.version())));
+        key.map_err(|error| CompileErrors { failed: vec![(at, error)], of: sources.len() })
+    };
+    let keys = sources.iter().enumerate().map(key).collect::<Result<Vec<Key>, _>>()?;
     let mut first = BTreeMap::new();
     for (at, key) in keys.iter().enumerate() {
         first.entry(*key).or_insert(at);

@@ -192,6 +192,9 @@ pub enum BuildError {
         #[source]
         source: DeviceError,
     },
+    /// The model panicked while it was prepared; what it said.
+    #[error("the model panicked: {0}")]
+    Panicked(String),
     /// The model offers less room for an input than it declares.
     #[error("model {model}: input {input} has {found} bytes of staging, and {expected} are needed")]
     Staging {

@@ -7,11 +7,12 @@ use super::model::LanedModel;
 use super::reaper::Reaper;
 use super::stats::Stats;
 use super::stream::{Spawn, Stream};
-use super::turn::Engine;
+use super::turn::{Engine, said};
 use super::value::Layout;
 use super::worker::{Owner, Shared};
 use crate::{Scope, Signature};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,28 +79,43 @@ impl LanesBuilder {
     ///
     /// # Errors
     /// A knob out of range (by the builder's or the variable's name), more slots than the model has, a model that does
-    /// not prepare, no thread.
+    /// not prepare or that panics, no thread.
     pub fn build(self) -> Result<Runnable, BuildError> {
         let knobs = Knobs::resolve(self.asked, |name| {
             std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
         })?;
-        let (Knobs { lanes, max_seats, slots, .. }, mut model) = (knobs, self.model);
-        let most = model.slots_max();
-        if slots > most {
-            return Err(BuildError::Slots { model: model.signature().name.clone(), found: slots, most });
-        }
-        let prepared = model.prepare_slots(knobs.capacity(), slots);
-        prepared.map_err(|source| BuildError::Prepare { lanes, max_seats, source })?;
-        let signature = model.signature().clone();
-        for slot in 0..slots {
-            check_staging(&mut *model, slot, &signature, max_seats)?;
-        }
-        let device_bytes = model.device_bytes();
+        let mut model = self.model;
+        // A panic of the model is contained here as it is in a turn; so is one of its drop.
+        let ready = match catch_unwind(AssertUnwindSafe(|| ready(&mut *model, knobs))) {
+            Ok(ready) => ready,
+            Err(panic) => {
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(model)));
+                return Err(BuildError::Panicked(said(&*panic)));
+            }
+        };
+        let (signature, device_bytes) = ready?;
         let info = Arc::new(ModelInfo { layout: Layout::new(&signature), signature });
         let engine = Engine::new(model, Arc::clone(&info), knobs);
         let owner = Owner::start(Arc::new(Shared::new(engine, info, knobs))).map_err(BuildError::Thread)?;
         Ok(Runnable { owner: Arc::new(owner), device_bytes })
     }
+}
+
+/// Prepares `model`, and asks it all that a runnable has to know: what it declares, and the bytes it holds.
+fn ready(model: &mut dyn LanedModel, knobs: Knobs) -> Result<(Signature, u64), BuildError> {
+    let Knobs { lanes, max_seats, slots, .. } = knobs;
+    let most = model.slots_max();
+    if slots > most {
+        return Err(BuildError::Slots { model: model.signature().name.clone(), found: slots, most });
+    }
+    let prepared = model.prepare_slots(knobs.capacity(), slots);
+    prepared.map_err(|source| BuildError::Prepare { lanes, max_seats, source })?;
+    let signature = model.signature().clone();
+    for slot in 0..slots {
+        check_staging(model, slot, &signature, max_seats)?;
+    }
+    let device_bytes = model.device_bytes();
+    Ok((signature, device_bytes))
 }
 
 fn check_staging(

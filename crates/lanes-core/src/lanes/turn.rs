@@ -331,7 +331,8 @@ impl Engine {
         turn.began = Instant::now();
         turn.span = tracing::debug_span!("turn", model = %self.info.signature.name, seats = turn.seats.len());
         let waits = self.knobs.slots == 1 || !handed_off;
-        match catch_unwind(AssertUnwindSafe(|| self.start(&turn))) {
+        let started = catch_unwind(AssertUnwindSafe(|| self.start(&turn)));
+        match started.map(|started| started.unwrap_or_else(|error| Completion::ready(Err(error)))) {
             Ok(completion) if waits => self.end(shared, turn, completion.wait()),
             Ok(completion) => self.flight.launch(turn, completion),
             Err(panic) => self.give_up(shared, turn, panicked(&*panic)),
@@ -339,12 +340,17 @@ impl Engine {
     }
 
     /// Stacks the inputs and starts the turn. One that does not start has failed like any other, in its order.
-    fn start(&mut self, turn: &Turn) -> Completion {
+    fn start(&mut self, turn: &Turn) -> Result<Completion, DeviceError> {
         let _entered = turn.span.enter();
         let model = self.model.as_mut().expect("a closed engine forms no turn");
         for (at, port) in self.info.signature.inputs.iter().enumerate() {
             let staging = model.slot_input_mut(turn.slot, at);
             let bytes = port.bytes();
+            let expected = if port.scope == Scope::Seat { bytes * turn.seats.len() } else { bytes };
+            // It had room when the runnable was built, and a model may change its mind.
+            if staging.len() < expected {
+                return Err(short(&self.info.signature.name, "input", &port.name, staging.len(), expected));
+            }
             match port.scope {
                 Scope::Turn => staging[..bytes].copy_from_slice(turn.seats[0].job.input(at)),
                 Scope::Seat if bytes == 0 => {}
@@ -355,7 +361,7 @@ impl Engine {
                 }
             }
         }
-        model.start(turn.slot, &turn.rows).unwrap_or_else(|error| Completion::ready(Err(error)))
+        model.start(turn.slot, &turn.rows)
     }
 
     /// The turn has ended: its seats are answered, or wait to be seated again, and its slot is free.
@@ -396,6 +402,10 @@ impl Engine {
         for (at, port) in outputs.iter().enumerate() {
             let stacked = model.slot_output(turn.slot, at);
             let bytes = port.bytes();
+            let expected = if port.scope == Scope::Seat { bytes * seats } else { bytes };
+            if stacked.len() < expected {
+                return Err(short(name, "output", &port.name, stacked.len(), expected));
+            }
             for (seat, entry) in turn.seats.iter_mut().enumerate() {
                 let start = if port.scope == Scope::Seat { seat * bytes } else { 0 };
                 entry.job.output_mut(at).copy_from_slice(&stacked[start..start + bytes]);
@@ -525,10 +535,21 @@ impl Entry {
     }
 }
 
+/// The model gives less memory for a port than the seats of the turn take.
+fn short(model: &str, what: &str, port: &str, found: usize, expected: usize) -> DeviceError {
+    let what = format!("{what} {port} has {found} bytes, and {expected} are needed");
+    DeviceError::Fault { at: format!("model {model}"), what }
+}
+
 /// The model panicked, and said what it said.
 pub(super) fn panicked(panic: &(dyn Any + Send)) -> Closed {
+    Closed::Panicked(said(panic))
+}
+
+/// What a panic said, as far as it is text.
+pub(super) fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Closed::Panicked(text.unwrap_or("no message").to_owned())
+    text.unwrap_or("no message").to_owned()
 }
 
 /// Answers on their way: each reaper gets all of a turn's under one lock and one wake.

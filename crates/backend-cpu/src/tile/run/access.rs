@@ -29,13 +29,14 @@ impl<T> Stretch<T> {
 
 impl Run<'_> {
     #[cold]
-    fn out_of_bounds(&self, buffer: u32, index: i64, site: SiteId) -> Stop {
+    fn out_of_bounds(&self, buffer: u32, index: i64, bytes: usize, site: SiteId) -> Stop {
         let site = &self.program.sites[site.0 as usize];
         Box::new(Fault::OutOfBounds {
             kernel: self.name.to_owned(),
             op: site.op.clone(),
             at: site.span.start,
             index,
+            bytes,
             buffer,
             limit: self.buffers[buffer as usize].len,
         })
@@ -49,7 +50,7 @@ impl Run<'_> {
             // SAFETY: inside of the buffer.
             Ok(unsafe { binding.ptr.add(offset as usize) })
         } else {
-            Err(self.out_of_bounds(buffer, offset, site))
+            Err(self.out_of_bounds(buffer, offset, bytes, site))
         }
     }
 
