@@ -37,7 +37,7 @@ impl Storage {
         // A write that came in between and failed has been seen.
         after.clear();
         self.ledger().reading(region, &mut after);
-        let failed = after.iter().find_map(|earlier| earlier.result()?.err());
+        let failed = after.iter().find_map(|earlier| earlier.wait().err());
         failed.map_or(Ok(()), |cause| Err(cause.upstream()))
     }
 }
