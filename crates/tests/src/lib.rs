@@ -213,6 +213,10 @@ macro_rules! conformance {
                 $crate::sessions::poison($open);
             }
             #[test]
+            fn what_a_failed_plan_wrote_is_never_downloaded() {
+                $crate::sessions::poison_race($open);
+            }
+            #[test]
             fn a_session_whose_device_is_lost_says_so_to_everything() {
                 $crate::sessions::lost($open);
             }

@@ -574,6 +574,38 @@ pub fn poison(open: Open<'_>) {
     session.synchronize().unwrap();
 }
 
+/// A region that one thread writes in turns, well and by a plan that fails, is never given to another as the failed plan
+/// left it.
+pub fn poison_race(open: Open<'_>) {
+    let session = Session::builder("test").device(open(None)).overlap(true).open().unwrap();
+    let (mul, _) = kernels(&session);
+    let [x, y] = ["x", "y"].map(|label| session.allocate(label, N * 4).unwrap());
+    let (good, bad) = (bytes(&numbers(N, 1)), bytes(&numbers(N, 2)));
+    session.upload(&x, &bad).unwrap();
+    session.upload(&y, &good).unwrap();
+    let over = |c: &mut Commands<'_>| {
+        c.copy(&x, &y)?;
+        c.dispatch(&mul, &[N * 3], &[N * 3], &[x.read(), x.read(), y.read_write()])
+    };
+    session.record("over", over).unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..2000 {
+                assert!(session.replay("over").unwrap().wait().is_err());
+                session.upload(&y, &good).unwrap();
+            }
+            over.store(true, std::sync::atomic::Ordering::Release);
+        });
+        let mut seen = vec![0; good.len()];
+        while !over.load(std::sync::atomic::Ordering::Acquire) {
+            if session.download(&y, &mut seen).is_ok() {
+                assert!(seen == good, "bytes that a failed plan wrote");
+            }
+        }
+    });
+}
+
 /// After the device was lost everything is refused with that one cause, whether it was lost between submissions or
 /// while one was pending.
 pub fn lost(open: Open<'_>) {

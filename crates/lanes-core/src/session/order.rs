@@ -110,28 +110,51 @@ impl Session {
         Ok(completion)
     }
 
-    /// Runs `transfer` once what last wrote `region` has ended, if all of that ended well. What was submitted while it
-    /// ran may have been seen by it, so that has to end well too.
+    /// Runs `transfer`, which copies `region` out, if all that it can see was written well.
     pub(super) fn reading(
         &self,
         region: &Region,
         transfer: impl FnOnce() -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
-        let result = self.written_well(region).and_then(|()| transfer()).and_then(|()| self.written_well(region));
+        // Waited for without the lock, so that whoever submits meanwhile waits for the transfer only.
+        let result = self.written_well(region).and_then(|()| {
+            let mut order = self.order();
+            region.store.reading(region.at, &mut order);
+            // Nothing is submitted between that look and the transfer: a failed write could be overwritten by then, and
+            // its bytes be here all the same.
+            transfer()?;
+            self.ended_well(order)
+        });
+        self.note(result)
+    }
+
+    /// Runs `visit` once what last wrote `region` has ended, if all of that ended well. The session may be used
+    /// meanwhile; what that wrote to `region` has to end well too.
+    pub(super) fn visiting(
+        &self,
+        region: &Region,
+        visit: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let result = self.written_well(region).and_then(|()| visit()).and_then(|()| self.written_well(region));
         self.note(result)
     }
 
     /// Waits for what last wrote `region`; [`DeviceError::Upstream`] where any of that failed.
     fn written_well(&self, region: &Region) -> Result<(), DeviceError> {
-        // Taken under the lock, so that nothing is between its submission and its note. Whoever submits while this
-        // waits does not wait with it.
+        // Taken under the lock, so that nothing is between its submission and its note.
         let mut order = self.order();
         region.store.reading(region.at, &mut order);
-        let mut after = std::mem::take(&mut *order);
+        self.ended_well(order)
+    }
+
+    /// Lets the lock go and waits for those named.
+    fn ended_well(&self, mut order: MutexGuard<'_, Vec<Completion>>) -> Result<(), DeviceError> {
+        let mut writers = std::mem::take(&mut *order);
         drop(order);
-        let failed = after.iter().find_map(|earlier| earlier.wait().err());
-        after.clear();
-        *self.order() = after;
+        let failed = writers.iter().find_map(|writer| writer.wait().err());
+        // Given back for its room.
+        writers.clear();
+        *self.order() = writers;
         failed.map_or(Ok(()), |cause| Err(cause.upstream()))
     }
 

@@ -143,7 +143,8 @@ impl Session {
         })
     }
 
-    /// Shows `visit` a shared region where it lies, once what was submitted before is done with it.
+    /// Shows `visit` a shared region where it lies, once what was submitted before is done with it. `visit` must not use
+    /// the session where another thread may upload to the region or download it meanwhile: each would wait for the other.
     ///
     /// # Errors
     /// A region that is foreign or stale, one of other memory, and one in several rows.
@@ -155,7 +156,7 @@ impl Session {
             let label = region.label();
             return Err(invalid(format!("region {label} is mapped, and is not shared: allocate_shared gives such")));
         }
-        self.reading(region, || self.device().map(&buffer, at.offset as u64, at.row_bytes, visit))
+        self.visiting(region, || self.device().map(&buffer, at.offset as u64, at.row_bytes, visit))
     }
 
     /// Reserves what [`readback`](Self::readback) of these regions needs: one submission fetches them all.
