@@ -79,11 +79,12 @@ pub struct DevicesArgs {
 
 /// `lanes inspect`
 #[derive(Debug, Args)]
+#[expect(rustdoc::broken_intra_doc_links, reason = "brackets are the contract's notation, shown by --help")]
 pub struct InspectArgs {
     /// What to load, and how
     #[command(flatten)]
     pub model: ModelArgs,
-    /// cpu, cuda, vulkan or wgpu, the latter with :N for device N: whose memory is told
+    /// cpu, cuda[:N], vulkan[:N] or wgpu[:N]: whose memory is told
     #[arg(long, value_name = "B", default_value = "cpu", value_parser = backend)]
     pub backend: String,
     /// Lanes to compute the memory for

@@ -9,7 +9,7 @@ use crate::plan::Place;
 use std::sync::Arc;
 
 /// Memory that is kept between replays.
-pub(crate) struct Touched {
+pub(crate) struct Footprint {
     /// Tells it from all other memory that lives.
     pub store: usize,
     /// What it is called.
@@ -28,8 +28,8 @@ impl Region {
         id(&self.store)
     }
 
-    pub(crate) fn touched(&self, is_written: bool) -> Touched {
-        Touched { store: self.store_id(), label: self.label().to_string(), is_written }
+    pub(crate) fn touched(&self, is_written: bool) -> Footprint {
+        Footprint { store: self.store_id(), label: self.label().to_string(), is_written }
     }
 
     /// The buffer it lies in, and its first byte there.
@@ -40,12 +40,12 @@ impl Region {
 
 impl Session {
     /// The memory that the plan recorded under `key` touches, each once.
-    pub(crate) fn touched(&self, key: &str) -> Result<Vec<Touched>, DeviceError> {
+    pub(crate) fn touched(&self, key: &str) -> Result<Vec<Footprint>, DeviceError> {
         let recording = self.recording(key)?;
         let touches: Vec<_> = recording.plan.commands.iter().flat_map(|command| command.touches()).collect();
         let memory = recording.stores.iter().enumerate();
         let memory = memory.filter(|(_, store)| matches!(store.kind, Kind::Memory { .. }));
-        let touched = memory.map(|(at, store)| Touched {
+        let touched = memory.map(|(at, store)| Footprint {
             store: id(store),
             label: store.label.clone(),
             is_written: touches.iter().any(|touch| {

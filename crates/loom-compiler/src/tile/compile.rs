@@ -241,7 +241,7 @@ impl<'a> Compiler<'a> {
 
     /// The finished program, and whether one segment a tile would have kept more values uniform.
     fn run(mut self) -> Result<(Program, bool)> {
-        self.block(Body::ENTRY)?;
+        self.body_block(Body::ENTRY, |_| Ok(()))?;
         self.program.frame_bytes = self.frame.bytes();
         self.program.constants = self.constants.iter().map(|(&bits, &slot)| (slot, bits)).collect();
         Ok((self.program, self.lost))
@@ -454,22 +454,6 @@ impl<'a> Compiler<'a> {
     }
 
     // ---- ops
-
-    fn block(&mut self, block: BlockId) -> Result<()> {
-        let body = self.body;
-        for (at, op) in body.block(block).ops.iter().enumerate() {
-            self.span = op.span;
-            if !self.stored.contains(&(block.0, at)) {
-                self.op(block, at, op)?;
-            }
-            for index in 0..self.live.dying(block, at).len() {
-                let value = self.live.dying(block, at)[index];
-                self.forget(value);
-            }
-            self.frame.settle();
-        }
-        Ok(())
-    }
 
     fn op(&mut self, block: BlockId, at: usize, op: &IrOp) -> Result<()> {
         match &op.kind {

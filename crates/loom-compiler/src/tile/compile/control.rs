@@ -191,7 +191,7 @@ impl Compiler<'_> {
         self.place_all(&places, &lanes)
     }
 
-    /// A block whose values still live when `then` runs at its end.
+    /// A block whose values still live when `then` runs at its end, in place of its terminator.
     pub(super) fn body_block(&mut self, block: BlockId, then: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let body = self.body;
         let ops = &body.block(block).ops;
@@ -203,21 +203,20 @@ impl Compiler<'_> {
             if !self.stored.contains(&(block.0, at)) {
                 self.op(block, at, op)?;
             }
-            for index in 0..self.live.dying(block, at).len() {
-                let value = self.live.dying(block, at)[index];
-                self.forget(value);
-            }
-            self.frame.settle();
+            self.op_ends(block, at);
         }
         then(self)?;
-        if let Some(last) = ops.len().checked_sub(1) {
-            for index in 0..self.live.dying(block, last).len() {
-                let value = self.live.dying(block, last)[index];
-                self.forget(value);
-            }
+        self.op_ends(block, ops.len().saturating_sub(1));
+        Ok(())
+    }
+
+    /// Gives up what nothing after op `at` of `block` reads.
+    fn op_ends(&mut self, block: BlockId, at: usize) {
+        for index in 0..self.live.dying(block, at).len() {
+            let value = self.live.dying(block, at)[index];
+            self.forget(value);
         }
         self.frame.settle();
-        Ok(())
     }
 
     pub(super) fn branch(
