@@ -5,40 +5,18 @@ use backend_cpu::{CpuDevice, CpuOptions};
 use lanes_core::device::{Completion, Completions, Device, Ledger, Outcome, PrepareOptions, Resident, RowCheck};
 use lanes_core::lanes::{Capacity, RowId, SeatRows};
 use lanes_core::plan::Region;
+use lanes_tests::counting::Counting;
 use lanes_tests::flight::{buffer, exchange};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is the system allocator's own; counting touches no memory of it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: `at` came from `alloc` above, so from `System`.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting::new();
 
 const CAPACITY: Capacity = Capacity { rows: 1, max_seats: 1 };
 const SEATS: [SeatRows; 1] = [SeatRows { read: RowId(0), write: RowId(0) }];
 
-/// Allocations of 200 rounds after 20 to warm up.
-fn allocations(mut round: impl FnMut(u8)) -> u64 {
-    (0..20).for_each(&mut round);
-    let before = ALLOCATIONS.load(Ordering::SeqCst);
-    (0..200).for_each(&mut round);
-    ALLOCATIONS.load(Ordering::SeqCst) - before
+/// Allocations of 200 rounds, once warm.
+fn allocations(round: impl FnMut(u8)) -> u64 {
+    ALLOCATOR.in_rounds(200, round)
 }
 
 // One test: another would allocate meanwhile.

@@ -2,38 +2,16 @@
 
 use backend_cpu::{CpuDevice, CpuOptions};
 use lanes_core::session::{Product, Session};
+use lanes_tests::counting::Counting;
 use lanes_tests::sessions::{N, bytes, kernels, numbers};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is the system allocator's own; counting touches no memory of it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: `at` came from `alloc` above, so from `System`.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting::new();
 
-/// Allocations of 200 rounds after 20 to warm up.
+/// Allocations of 200 rounds, once warm.
 fn allocations(mut round: impl FnMut()) -> u64 {
-    (0..20).for_each(|_| round());
-    let before = ALLOCATIONS.load(Ordering::SeqCst);
-    (0..200).for_each(|_| round());
-    ALLOCATIONS.load(Ordering::SeqCst) - before
+    ALLOCATOR.in_rounds(200, |_| round())
 }
 
 // One test: another would allocate meanwhile.

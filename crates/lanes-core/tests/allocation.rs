@@ -3,35 +3,16 @@
 use lanes_core::device::{Completer, Completion, Completions, DeviceError, Outcome};
 use lanes_core::lanes::{Capacity, LanedModel, LanesBuilder, Refusal, SeatRows, Stream, Value};
 use lanes_core::{DType, Port, Scope, Signature};
-use std::alloc::{GlobalAlloc, Layout, System};
+use lanes_tests::counting::Counting;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is the system allocator's own; counting touches no memory of it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: `at` came from `alloc` above, so from `System`.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting::new();
 
 const WIDTH: usize = 16;
 
@@ -179,12 +160,9 @@ impl LanedModel for Pipelined {
     }
 }
 
-/// Allocations of 100 rounds after 20 to warm up.
+/// Allocations of 100 rounds, once warm.
 fn allocations(mut round: impl FnMut()) -> u64 {
-    (0..20).for_each(|_| round());
-    let before = ALLOCATIONS.load(Ordering::SeqCst);
-    (0..100).for_each(|_| round());
-    ALLOCATIONS.load(Ordering::SeqCst) - before
+    ALLOCATOR.in_rounds(100, |_| round())
 }
 
 fn wait<F: Future + Unpin>(mut future: F) -> F::Output {

@@ -12,6 +12,7 @@
 //! - Not here: how fast anything is, and what only one backend has.
 
 pub mod apart;
+pub mod counting;
 pub mod crowd;
 pub mod definitions;
 pub mod faulty;
