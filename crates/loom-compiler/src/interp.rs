@@ -18,7 +18,7 @@ use crate::eval;
 use crate::ir::{BlockId, Body, Kernel, Op, ParameterKind, Span, ValueId};
 use crate::launch::Geometry;
 use crate::ops::{
-    BarrierScope, Combine, Convert, End, Family, IdKind, IntPredicate, OpKind, SUBGROUP_SIZE, ShuffleMode, Space,
+    BarrierScope, Combine, Convert, End, Family, IdKind, IntPredicate, OpKind, REDUCTION_CHAINS, SUBGROUP_SIZE, ShuffleMode, Space,
 };
 use crate::types::{Dim, ScalarType, Type, ViewType};
 
@@ -309,17 +309,27 @@ impl<'k> Machine<'k, '_, '_> {
         }
     }
 
-    /// The operands of `members` combined in order, lane by lane.
+    /// The operands of `members` combined in the order of [`OpKind::SubgroupReduce`], lane by lane.
     fn combined(&self, items: &[Item], op: &Op, combine: Combine, members: impl Iterator<Item = usize>) -> Slot {
         let ty = self.body().ty(op.operands[0]);
         let element = ty.element().unwrap_or(ScalarType::I64);
-        let sum = members
-            .map(|at| items[at].lanes(op.operands[0]))
-            .reduce(|sum, lanes| {
-                sum.iter().zip(lanes.iter()).map(|(a, b)| eval::binary(combine.binary(), element, *a, *b)).collect()
-            })
-            .unwrap_or_else(|| Rc::from([]));
-        pack(ty, sum)
+        let both = |a: Rc<[u64]>, b: Rc<[u64]>| -> Rc<[u64]> {
+            a.iter().zip(b.iter()).map(|(a, b)| eval::binary(combine.binary(), element, *a, *b)).collect()
+        };
+        let either = |a: Option<Rc<[u64]>>, b: Option<Rc<[u64]>>| match (a, b) {
+            (Some(a), Some(b)) => Some(both(a, b)),
+            (one, None) | (None, one) => one,
+        };
+        let mut chains: Vec<Option<Rc<[u64]>>> = vec![None; REDUCTION_CHAINS];
+        for (position, at) in members.enumerate() {
+            let chain = &mut chains[position % REDUCTION_CHAINS];
+            *chain = either(chain.take(), Some(items[at].lanes(op.operands[0])));
+        }
+        while chains.len() > 1 {
+            let upper = chains.split_off(chains.len() / 2);
+            chains = chains.into_iter().zip(upper).map(|(a, b)| either(a, b)).collect();
+        }
+        pack(ty, chains.pop().flatten().unwrap_or_else(|| Rc::from([])))
     }
 
     // One item.

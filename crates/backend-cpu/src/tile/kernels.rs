@@ -7,7 +7,9 @@
 //! - Not here: which elements, and whether an access is in bounds (`run`, `memory`).
 
 use loom_compiler::math;
-use loom_compiler::ops::{Binary, Convert, FloatPredicate, IntPredicate, Ternary, Unary};
+use loom_compiler::ops::{
+    Binary, Combine, Convert, FloatPredicate, IntPredicate, REDUCTION_CHAINS, Ternary, Unary,
+};
 use loom_compiler::tile::Op;
 use loom_compiler::types::ScalarType;
 
@@ -33,8 +35,38 @@ pub(super) struct Operand {
 /// overlap the result start where it starts, or are dead once it is written. The set of instructions is available.
 pub(super) type Map = unsafe fn(op: Op, to: *mut u8, from: [Operand; 3], n: usize);
 
+/// The bits of `n` elements of the type combined, `n` at least 1, in the order of [`OpKind::SubgroupReduce`].
+///
+/// # Safety
+///
+/// `from` is valid for reading `n` elements. The set of instructions is available.
+///
+/// [`OpKind::SubgroupReduce`]: loom_compiler::ops::OpKind::SubgroupReduce
+pub(super) type Fold = unsafe fn(combine: Combine, ty: ScalarType, from: *const u8, n: usize) -> u64;
+
+/// Writes element `i ^ distance` of `from` to element `i` of `to`, for `n` elements of `bytes` bytes, 32 at a time.
+///
+/// # Safety
+///
+/// `n` is a multiple of 32, `distance` below 32; both are valid for `n` elements and do not overlap. The set of
+/// instructions is available.
+pub(super) type Swap = unsafe fn(bytes: u64, to: *mut u8, from: *const u8, n: usize, distance: usize);
+
+/// The loops of one set of instructions.
+#[derive(Clone, Copy)]
+pub(super) struct Loops {
+    pub map: Map,
+    pub fold: Fold,
+    pub swap: Swap,
+}
+
 /// The loops compiled for `isa`, which must be available.
-pub(super) fn map(isa: Isa) -> Map {
+pub(super) fn loops(isa: Isa) -> Loops {
+    let portable = Loops { map: portable, fold: fold_portable, swap: swap_portable };
+    #[cfg(target_arch = "x86_64")]
+    let avx2 = Loops { map: avx2, fold: fold_avx2, swap: swap_avx2 };
+    #[cfg(target_arch = "x86_64")]
+    let avx512 = Loops { map: avx512, fold: fold_avx512, swap: swap_avx512 };
     match isa {
         Isa::Portable => portable,
         #[cfg(target_arch = "x86_64")]
@@ -73,6 +105,165 @@ unsafe fn avx2(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
 unsafe fn avx512(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
     // SAFETY: the caller's promises are `Map`'s.
     unsafe { any::<true>(op, to, from, n) }
+}
+
+/// `$portable`, `$avx2` and `$avx512`: `$any`, compiled for each set.
+macro_rules! each_set {
+    ($any:ident: $portable:ident $avx2:ident $avx512:ident ($($arg:ident: $ty:ty),*) $(-> $result:ty)?) => {
+        unsafe fn $portable($($arg: $ty),*) $(-> $result)? {
+            // SAFETY: the caller's promises are the type's.
+            unsafe { $any($($arg),*) }
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma")]
+        unsafe fn $avx2($($arg: $ty),*) $(-> $result)? {
+            // SAFETY: the caller's promises are the type's.
+            unsafe { $any($($arg),*) }
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+        unsafe fn $avx512($($arg: $ty),*) $(-> $result)? {
+            // SAFETY: the caller's promises are the type's.
+            unsafe { $any($($arg),*) }
+        }
+    };
+}
+each_set!(fold_any: fold_portable fold_avx2 fold_avx512 (combine: Combine, ty: ScalarType, from: *const u8, n: usize) -> u64);
+each_set!(swap_any: swap_portable swap_avx2 swap_avx512 (bytes: u64, to: *mut u8, from: *const u8, n: usize, distance: usize));
+
+#[inline(always)]
+unsafe fn fold_any(combine: Combine, ty: ScalarType, from: *const u8, n: usize) -> u64 {
+    use Combine as C;
+    use ScalarType as S;
+    macro_rules! as_bits {
+        ($f:expr) => {
+            // SAFETY: the caller's promises are `Fold`'s.
+            u64::from(unsafe { fold_as::<f32>(from.cast(), n, $f) }.to_bits())
+        };
+    }
+    match (combine, ty) {
+        (C::AddF, S::F32) => as_bits!(|a, b| a + b),
+        (C::MulF, S::F32) => as_bits!(|a, b| a * b),
+        (C::MaxNumF, S::F32) => as_bits!(math::maxnum),
+        (C::MinNumF, S::F32) => as_bits!(math::minnum),
+        (C::MaximumF, S::F32) => as_bits!(math::maximum),
+        (C::MinimumF, S::F32) => as_bits!(math::minimum),
+        // SAFETY: as above.
+        (C::AddI, S::I32) => u64::from(unsafe { fold_as::<u32>(from.cast(), n, u32::wrapping_add) }),
+        // SAFETY: as above.
+        _ => unsafe { fold_each(combine, ty, from, n) },
+    }
+}
+
+#[inline(always)]
+unsafe fn fold_as<T: Copy + Default>(from: *const T, n: usize, f: impl Fn(T, T) -> T) -> T {
+    const CHAINS: usize = REDUCTION_CHAINS;
+    let mut sums = [T::default(); CHAINS];
+    // SAFETY: for all of it, elements below `n` are read.
+    unsafe {
+        if n < CHAINS {
+            std::ptr::copy_nonoverlapping(from.cast::<u8>(), sums.as_mut_ptr().cast::<u8>(), n * size_of::<T>());
+            let mut width = CHAINS / 2;
+            let mut held = n;
+            while width > 0 {
+                for c in 0..held.saturating_sub(width) {
+                    sums[c] = f(sums[c], sums[c + width]);
+                }
+                held = held.min(width);
+                width /= 2;
+            }
+            return sums[0];
+        }
+        sums = from.cast::<[T; CHAINS]>().read_unaligned();
+        let mut at = CHAINS;
+        while at + CHAINS <= n {
+            let next = from.add(at).cast::<[T; CHAINS]>().read_unaligned();
+            for c in 0..CHAINS {
+                sums[c] = f(sums[c], next[c]);
+            }
+            at += CHAINS;
+        }
+        for c in 0..n - at {
+            sums[c] = f(sums[c], from.add(at + c).read_unaligned());
+        }
+    }
+    // Written out, so that each step is one of vectors.
+    let mut s16 = [T::default(); 16];
+    for c in 0..16 {
+        s16[c] = f(sums[c], sums[c + 16]);
+    }
+    let mut s8 = [T::default(); 8];
+    for c in 0..8 {
+        s8[c] = f(s16[c], s16[c + 8]);
+    }
+    let mut s4 = [T::default(); 4];
+    for c in 0..4 {
+        s4[c] = f(s8[c], s8[c + 4]);
+    }
+    f(f(s4[0], s4[2]), f(s4[1], s4[3]))
+}
+
+/// Any type, one element after the other.
+#[inline(never)]
+unsafe fn fold_each(combine: Combine, ty: ScalarType, from: *const u8, n: usize) -> u64 {
+    let op = Op::Binary(combine.binary(), ty);
+    // SAFETY: the caller's promises are `Fold`'s.
+    let value = |at: usize| unsafe { bits(ty, from, at) };
+    let mut sums: [u64; REDUCTION_CHAINS] = std::array::from_fn(|c| if c < n { value(c) } else { 0 });
+    for at in REDUCTION_CHAINS..n {
+        sums[at % REDUCTION_CHAINS] = op.evaluate([sums[at % REDUCTION_CHAINS], value(at), 0]);
+    }
+    let (mut width, mut held) = (REDUCTION_CHAINS / 2, n.min(REDUCTION_CHAINS));
+    while width > 0 {
+        for c in 0..held.saturating_sub(width) {
+            sums[c] = op.evaluate([sums[c], sums[c + width], 0]);
+        }
+        held = held.min(width);
+        width /= 2;
+    }
+    sums[0]
+}
+
+#[inline(always)]
+unsafe fn swap_any(bytes: u64, to: *mut u8, from: *const u8, n: usize, distance: usize) {
+    // SAFETY: the caller's promises are `Swap`'s.
+    unsafe {
+        match bytes {
+            1 => swap_as::<u8>(to, from, n, distance),
+            2 => swap_as::<u16>(to, from, n, distance),
+            4 => swap_as::<u32>(to, from, n, distance),
+            _ => swap_as::<u64>(to, from, n, distance),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn swap_as<T: Copy + Default>(to: *mut u8, from: *const u8, n: usize, distance: usize) {
+    macro_rules! by {
+        ($($distance:literal)*) => {
+            match distance {
+                // Known distances are shuffles of registers.
+                $($distance => by!(loop $distance),)*
+                _ => by!(loop distance),
+            }
+        };
+        (loop $distance:expr) => {
+            for start in (0..n).step_by(32) {
+                // SAFETY: the caller's promises are `Swap`'s.
+                unsafe {
+                    let x = from.cast::<T>().add(start).cast::<[T; 32]>().read_unaligned();
+                    let mut r = [T::default(); 32];
+                    for i in 0..32 {
+                        r[i] = x[(i ^ $distance) & 31];
+                    }
+                    to.cast::<T>().add(start).cast::<[T; 32]>().write_unaligned(r);
+                }
+            }
+        };
+    }
+    by!(1 2 4 8 16);
 }
 
 /// An operand's elements, chunk after chunk: every chunk is read whole, without a branch on what the operand is.

@@ -31,8 +31,12 @@ use crate::ir::{BlockId, Body, Kernel, Op as IrOp, ParameterKind, Span, ValueId}
 use crate::ops::{Axis, Binary, Combine, Convert, Element, IdKind, IntPredicate, OpKind, Ternary};
 use crate::types::{Dim, ScalarType, Type};
 
-/// Items of a tile, unless a workgroup that must lie in one tile is larger.
+/// Items of a tile, unless a workgroup that must lie in one tile is larger, or there is room for more.
 const TILE: u32 = 256;
+/// The most items of a tile. Each instruction costs some thirty elements' time whatever it computes.
+const TILE_MAX: u32 = 2048;
+/// Bytes of registers that leave the first-level cache room for the memory that is read and written.
+const FRAME_TARGET: u32 = 12 << 10;
 /// From this segment length on, a tile of one segment is full enough to be worth keeping more values uniform.
 const LONG_SEGMENT: u64 = 32;
 /// The most instructions of a program: what a hostile kernel can make the compiler emit.
@@ -98,15 +102,31 @@ type Result<T> = std::result::Result<T, Unsupported>;
 
 /// The program of `kernel`.
 pub(super) fn program(kernel: &Kernel) -> Result<Program> {
-    let wide = Compiler::new(kernel, true)?;
+    let wide = Compiler::new(kernel, true, TILE)?;
     let segment = wide.segment;
-    let (program, lost) = wide.run()?;
+    let (mut program, lost) = wide.run()?;
     // With one segment a tile, what depends on the segment alone is uniform.
     let whole_plane = program.whole_groups && program.shape == Shape::Group;
-    if lost && segment >= LONG_SEGMENT && !whole_plane {
-        return Ok(Compiler::new(kernel, false)?.run()?.0);
+    let many = !(lost && segment >= LONG_SEGMENT && !whole_plane);
+    if !many {
+        program = Compiler::new(kernel, false, TILE)?.run()?.0;
+    }
+    let tile = roomy(&program);
+    if tile > program.capacity {
+        program = Compiler::new(kernel, many, tile)?.run()?.0;
     }
     Ok(program)
+}
+
+/// How many items a tile of `program` may have so that its registers stay in the first-level cache.
+fn roomy(program: &Program) -> u32 {
+    let one_group = program.shape == Shape::Group || program.shape == Shape::Groups && !program.many_segments;
+    if one_group || program.buffers.iter().any(|buffer| !matches!(buffer, Buffer::Argument(_))) {
+        return program.capacity;
+    }
+    let fitting = (program.capacity * FRAME_TARGET).checked_div(program.frame_bytes).unwrap_or(TILE_MAX);
+    // A power of two, so that workgroups of such sizes fill it.
+    if fitting < 2 * program.capacity { program.capacity } else { (1 << fitting.ilog2()).min(TILE_MAX) }
 }
 
 struct Compiler<'a> {
@@ -142,7 +162,7 @@ struct Compiler<'a> {
 }
 
 impl<'a> Compiler<'a> {
-    fn new(kernel: &'a Kernel, many: bool) -> Result<Self> {
+    fn new(kernel: &'a Kernel, many: bool, tile: u32) -> Result<Self> {
         let body = &kernel.body;
         let [sx, sy, sz] = kernel.workgroup_size;
         let traits = Traits::of(body);
@@ -152,14 +172,14 @@ impl<'a> Compiler<'a> {
             (Shape::Groups, u64::from(sx))
         } else {
             let short = traits.clip(body).and_then(|(_, limit, _)| body.constant(limit));
-            match short.filter(|&items| items > 0 && items <= u64::from(TILE) / 2) {
+            match short.filter(|&items| items > 0 && items <= u64::from(tile) / 2) {
                 // Several short lines fill a tile.
                 Some(items) if many && traits.rows && traits.divisors.is_empty() => (Shape::Rows, items),
                 _ => (Shape::Line { divisor: None }, u64::MAX),
             }
         };
         let whole_groups = traits.meets;
-        let capacity = if whole_groups { kernel.items().max(TILE) } else { TILE };
+        let capacity = if whole_groups { kernel.items().max(tile) } else { tile };
         // Workgroups along x differ within a tile only where segments are workgroups and a tile holds many.
         let group_x_varies = matches!(shape, Shape::Groups) && many;
         let group_y_varies = matches!(shape, Shape::Rows);
