@@ -7,9 +7,7 @@
 //! - Not here: which elements, and whether an access is in bounds (`run`, `memory`).
 
 use loom_compiler::math;
-use loom_compiler::ops::{
-    Binary, Combine, Convert, FloatPredicate, IntPredicate, REDUCTION_CHAINS, Ternary, Unary,
-};
+use loom_compiler::ops::{Binary, Combine, Convert, FloatPredicate, IntPredicate, REDUCTION_CHAINS, Ternary, Unary};
 use loom_compiler::tile::Op;
 use loom_compiler::types::ScalarType;
 

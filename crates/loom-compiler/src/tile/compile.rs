@@ -37,6 +37,8 @@ const TILE: u32 = 256;
 const TILE_MAX: u32 = 2048;
 /// Bytes of registers that leave the first-level cache room for the memory that is read and written.
 const FRAME_TARGET: u32 = 12 << 10;
+/// From this many items on, a workgroup that meets is worth a tile of its own: what all of it combine to is then uniform.
+const FULL_GROUP: u32 = 128;
 /// From this segment length on, a tile of one segment is full enough to be worth keeping more values uniform.
 const LONG_SEGMENT: u64 = 32;
 /// The most instructions of a program: what a hostile kernel can make the compiler emit.
@@ -144,6 +146,8 @@ struct Compiler<'a> {
     segment: u64,
     /// Whether a value that one segment a tile would keep uniform or affine went to registers.
     lost: bool,
+    /// Whether a tile is one workgroup.
+    one_group: bool,
     program: Program,
     frame: Frame,
     constants: BTreeMap<u64, Slot>,
@@ -183,7 +187,8 @@ impl<'a> Compiler<'a> {
         // Workgroups along x differ within a tile only where segments are workgroups and a tile holds many.
         let group_x_varies = matches!(shape, Shape::Groups) && many;
         let group_y_varies = matches!(shape, Shape::Rows);
-        let varies = uniform::varying(body, Ids { group_x_varies, group_y_varies });
+        let one_group = whole_groups && (matches!(shape, Shape::Group) || matches!(shape, Shape::Groups) && !many);
+        let varies = uniform::varying(body, Ids { group_x_varies, group_y_varies, one_group });
         let mut compiler = Self {
             kernel,
             body,
@@ -194,9 +199,11 @@ impl<'a> Compiler<'a> {
             many,
             segment,
             lost: false,
+            one_group,
             program: Program {
                 shape,
                 workgroup_size: kernel.workgroup_size,
+                subgroup_size: kernel.subgroup_size,
                 clip: None,
                 whole_groups,
                 many_segments: many,
@@ -810,11 +817,19 @@ impl<'a> Compiler<'a> {
 
     fn reduce(&mut self, op: &IrOp, combine: Combine, group: Group) -> Result<()> {
         let ty = self.scalar_type(op.operands[0])?;
+        let whole = group == Group::Workgroup;
+        self.lost |= whole && self.many && self.kernel.items() >= FULL_GROUP;
         let mut lanes = Vec::new();
         for lane in self.lanes(op.operands[0])? {
             let from = self.reg(&lane, ty)?;
+            if whole && self.one_group {
+                let to = self.slot();
+                self.emit(Inst::Reduce { combine, ty, to: Landing::Slot(to), from, group })?;
+                lanes.push(Lane::Uniform(Word::Slot { slot: to, launch: false }));
+                continue;
+            }
             let to = self.take(ty)?;
-            self.emit(Inst::Reduce { combine, ty, to, from, group })?;
+            self.emit(Inst::Reduce { combine, ty, to: Landing::Reg(to), from, group })?;
             lanes.push(Lane::Reg(to));
         }
         self.define_lanes(op.results[0], lanes);
@@ -863,7 +878,7 @@ impl<'a> Compiler<'a> {
                     Lane::Affine(Line { base: self.builtin(Builtin::Flat), l: ONE, g })
                 };
                 let op = if id == IdKind::Subgroup { Binary::DivUI } else { Binary::RemUI };
-                let size = crate::ops::SUBGROUP_SIZE;
+                let size = self.kernel.subgroup_size;
                 if self.kernel.items() <= size {
                     if id == IdKind::Subgroup { Lane::Uniform(ZERO) } else { flat }
                 } else {

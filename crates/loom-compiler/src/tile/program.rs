@@ -208,14 +208,14 @@ pub enum Inst {
         /// For faults.
         site: SiteId,
     },
-    /// Combines the values of each group of items; every item of a group gets the result.
+    /// Combines the values of each group of items, in the order of `OpKind::SubgroupReduce`.
     Reduce {
         /// How two values combine.
         combine: Combine,
         /// Their type.
         ty: ScalarType,
-        /// Result.
-        to: Reg,
+        /// Result, for every item of a group.
+        to: Landing,
         /// The value of each item.
         from: Reg,
         /// Which items form a group.
@@ -240,12 +240,21 @@ pub enum Inst {
     },
 }
 
+/// Where a reduction leaves its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Landing {
+    /// A register: each item has that of its group.
+    Reg(Reg),
+    /// A slot, for a tile that is one group.
+    Slot(Slot),
+}
+
 /// The items that a reduction combines, in ascending order of flat id within the workgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Group {
     /// The whole workgroup.
     Workgroup,
-    /// Clusters within subgroups of 32: `size` lanes, `stride` apart.
+    /// Clusters within subgroups: `size` lanes, `stride` apart.
     Lanes {
         /// Lanes per cluster.
         size: u32,
@@ -306,6 +315,8 @@ pub struct Program {
     pub shape: Shape,
     /// Work-items per workgroup: x, y, z.
     pub workgroup_size: [u32; 3],
+    /// Work-items per subgroup.
+    pub subgroup_size: u32,
     /// Items along x from this one on do nothing, and are left out (`Line` and `Rows`); whether the slot is signed.
     pub clip: Option<(Slot, bool)>,
     /// Whether a workgroup must lie in one tile.
