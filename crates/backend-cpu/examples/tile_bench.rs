@@ -1,5 +1,5 @@
 //! Kernels on the tile executor against hand-written Rust that the compiler vectorises for the same machine, one thread:
-//! `cargo run --release -p backend-cpu --example tile_bench [rounds]`.
+//! `cargo run --release -p backend-cpu --example tile_bench [rounds [part of a name]]`.
 //!
 //! For each kernel and size, rounds of hand and tile in turn; the ratio of a round is that of its two fastest times. Prints
 //! the median ratio, the least and the most, and the bar.
@@ -17,7 +17,25 @@ fn image(text: &str, config: &[(&str, usize)]) -> CpuImage {
     let name = module.kernels().remove(0);
     let config: BTreeMap<_, _> = config.iter().map(|(key, value)| ((*key).to_owned(), value.to_string())).collect();
     let kernel = module.specialise(&name, &config).unwrap_or_else(|e| panic!("{e}"));
-    compile(&kernel).unwrap_or_else(|e| panic!("{e}"))
+    let image = compile(&kernel).unwrap_or_else(|e| panic!("{e}"));
+    if std::env::var("DUMP").is_ok() {
+        let p = image.program();
+        eprintln!(
+            "{:?} cap {} many {} frame {} prologue {}",
+            p.shape,
+            p.capacity,
+            p.many_segments,
+            p.frame_bytes,
+            p.prologue.len()
+        );
+        for (i, b) in p.blocks.iter().enumerate() {
+            eprintln!("block {i}");
+            for inst in b {
+                eprintln!("  {inst:?}");
+            }
+        }
+    }
+    image
 }
 
 /// Nanoseconds of the fastest of several runs of `f`, for about ten milliseconds.
@@ -366,6 +384,9 @@ fn report(
     n: usize,
     args: &[Arg],
 ) {
+    if std::env::args().nth(2).is_some_and(|only| !name.contains(&only)) {
+        return;
+    }
     let geometry = image.launch.geometry(&[n as u64]).unwrap_or_else(|e| panic!("{e}"));
     let mut scratch = TileScratch::default();
     let mut tile = || {

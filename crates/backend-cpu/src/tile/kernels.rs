@@ -6,6 +6,8 @@
 //! - Ops without a loop of their own go element by element through `eval`.
 //! - Not here: which elements, and whether an access is in bounds (`run`, `memory`).
 
+use std::mem::MaybeUninit;
+
 use loom_compiler::math;
 use loom_compiler::ops::{Binary, Combine, Convert, FloatPredicate, IntPredicate, REDUCTION_CHAINS, Ternary, Unary};
 use loom_compiler::tile::Op;
@@ -269,7 +271,7 @@ struct Chunks<T> {
     at: *const T,
     /// 1, or 0 for an operand that is one element: `local` is filled with it.
     step: usize,
-    local: [T; CHUNK],
+    local: MaybeUninit<[T; CHUNK]>,
 }
 
 impl<T: Copy + Default> Chunks<T> {
@@ -277,33 +279,34 @@ impl<T: Copy + Default> Chunks<T> {
     unsafe fn new(operand: Operand) -> Self {
         let at = operand.at.cast::<T>();
         if operand.each {
-            return Self { at, step: 1, local: [T::default(); CHUNK] };
+            return Self { at, step: 1, local: MaybeUninit::uninit() };
         }
         // SAFETY: the caller's operand is valid for one element.
         let one = unsafe { at.read_unaligned() };
-        Self { at, step: 0, local: [one; CHUNK] }
+        Self { at, step: 0, local: MaybeUninit::new([one; CHUNK]) }
     }
 
     /// Where to read from: a borrowed copy for what is one element.
     #[inline(always)]
     fn start(&self) -> *const T {
-        if self.step == 0 { self.local.as_ptr() } else { self.at }
+        if self.step == 0 { self.local.as_ptr().cast() } else { self.at }
     }
 
     /// The last, partial chunk, as a whole one.
     #[inline(always)]
     unsafe fn tail(&mut self, first: usize, count: usize) -> *const T {
         if self.step == 1 {
+            let local = self.local.write([T::default(); CHUNK]);
             // SAFETY: the caller's operand is valid for `first + count` elements; `count < CHUNK`.
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     self.at.add(first).cast::<u8>(),
-                    self.local.as_mut_ptr().cast::<u8>(),
+                    local.as_mut_ptr().cast::<u8>(),
                     count * size_of::<T>(),
                 );
             }
         }
-        self.local.as_ptr()
+        self.local.as_ptr().cast()
     }
 }
 
@@ -313,11 +316,22 @@ unsafe fn chunk<T: Copy>(at: *const T) -> [T; CHUNK] {
     unsafe { at.cast::<[T; CHUNK]>().read_unaligned() }
 }
 
+/// Copies the results of the last, partial chunk to where they go. Mostly there are none, and no call.
+#[inline(always)]
+unsafe fn finish<R>(partial: &MaybeUninit<[R; CHUNK]>, to: *mut R, count: usize) {
+    if count > 0 {
+        // SAFETY: the caller wrote a whole chunk of results, and `to` has room for `count` of them.
+        unsafe {
+            std::ptr::copy_nonoverlapping(partial.as_ptr().cast::<u8>(), to.cast::<u8>(), count * size_of::<R>())
+        };
+    }
+}
+
 #[inline(always)]
 unsafe fn map1<A: Copy + Default, R: Copy + Default>(to: *mut u8, [a, ..]: [Operand; 3], n: usize, f: impl Fn(A) -> R) {
     let to = to.cast::<R>();
     let (whole, rest) = (n - n % CHUNK, n % CHUNK);
-    let mut partial = [R::default(); CHUNK];
+    let mut partial = MaybeUninit::<[R; CHUNK]>::uninit();
     // SAFETY: the caller's promises are `Map`'s; whole chunks are within `n`, the rest is copied out and in.
     unsafe {
         let mut a = Chunks::<A>::new(a);
@@ -326,7 +340,7 @@ unsafe fn map1<A: Copy + Default, R: Copy + Default>(to: *mut u8, [a, ..]: [Oper
         while first < n {
             if first == whole {
                 pa = a.tail(first, rest);
-                out = partial.as_mut_ptr();
+                out = partial.as_mut_ptr().cast();
             }
             let x = chunk(pa);
             let mut r = [R::default(); CHUNK];
@@ -338,7 +352,7 @@ unsafe fn map1<A: Copy + Default, R: Copy + Default>(to: *mut u8, [a, ..]: [Oper
             pa = pa.wrapping_add(sa);
             first += CHUNK;
         }
-        std::ptr::copy_nonoverlapping(partial.as_ptr().cast::<u8>(), to.add(whole).cast::<u8>(), rest * size_of::<R>());
+        finish(&partial, to.add(whole), rest);
     }
 }
 
@@ -351,7 +365,7 @@ unsafe fn map2<A: Copy + Default, B: Copy + Default, R: Copy + Default>(
 ) {
     let to = to.cast::<R>();
     let (whole, rest) = (n - n % CHUNK, n % CHUNK);
-    let mut partial = [R::default(); CHUNK];
+    let mut partial = MaybeUninit::<[R; CHUNK]>::uninit();
     // SAFETY: as in `map1`.
     unsafe {
         let (mut a, mut b) = (Chunks::<A>::new(a), Chunks::<B>::new(b));
@@ -361,7 +375,7 @@ unsafe fn map2<A: Copy + Default, B: Copy + Default, R: Copy + Default>(
         while first < n {
             if first == whole {
                 (pa, pb) = (a.tail(first, rest), b.tail(first, rest));
-                out = partial.as_mut_ptr();
+                out = partial.as_mut_ptr().cast();
             }
             let (x, y) = (chunk(pa), chunk(pb));
             let mut r = [R::default(); CHUNK];
@@ -373,7 +387,7 @@ unsafe fn map2<A: Copy + Default, B: Copy + Default, R: Copy + Default>(
             (pa, pb) = (pa.wrapping_add(sa), pb.wrapping_add(sb));
             first += CHUNK;
         }
-        std::ptr::copy_nonoverlapping(partial.as_ptr().cast::<u8>(), to.add(whole).cast::<u8>(), rest * size_of::<R>());
+        finish(&partial, to.add(whole), rest);
     }
 }
 
@@ -386,7 +400,7 @@ unsafe fn map3<A: Copy + Default, T: Copy + Default>(
 ) {
     let to = to.cast::<T>();
     let (whole, rest) = (n - n % CHUNK, n % CHUNK);
-    let mut partial = [T::default(); CHUNK];
+    let mut partial = MaybeUninit::<[T; CHUNK]>::uninit();
     // SAFETY: as in `map1`.
     unsafe {
         let (mut a, mut b, mut c) = (Chunks::<A>::new(a), Chunks::<T>::new(b), Chunks::<T>::new(c));
@@ -397,7 +411,7 @@ unsafe fn map3<A: Copy + Default, T: Copy + Default>(
         while first < n {
             if first == whole {
                 (pa, pb, pc) = (a.tail(first, rest), b.tail(first, rest), c.tail(first, rest));
-                out = partial.as_mut_ptr();
+                out = partial.as_mut_ptr().cast();
             }
             let (x, y, z) = (chunk(pa), chunk(pb), chunk(pc));
             let mut r = [T::default(); CHUNK];
@@ -409,7 +423,18 @@ unsafe fn map3<A: Copy + Default, T: Copy + Default>(
             (pa, pb, pc) = (pa.wrapping_add(sa), pb.wrapping_add(sb), pc.wrapping_add(sc));
             first += CHUNK;
         }
-        std::ptr::copy_nonoverlapping(partial.as_ptr().cast::<u8>(), to.add(whole).cast::<u8>(), rest * size_of::<T>());
+        finish(&partial, to.add(whole), rest);
+    }
+}
+
+#[inline(always)]
+unsafe fn fill<T: Copy>(to: *mut u8, one: *const u8, n: usize) {
+    // SAFETY: the caller has one element there, and room for `n`.
+    unsafe {
+        let (to, one) = (to.cast::<T>(), one.cast::<T>().read_unaligned());
+        for i in 0..n {
+            to.add(i).write_unaligned(one);
+        }
     }
 }
 
@@ -419,11 +444,13 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
     // SAFETY: for all of it, the caller's promises are `Map`'s, and the types read are the op's.
     unsafe {
         match op {
+            // An operand may overlap the result where memory is moved to memory.
+            Op::Move(ty) if from[0].each => std::ptr::copy(from[0].at, to, n * ty.bytes() as usize),
             Op::Move(ty) => match ty.bytes() {
-                1 => map1(to, from, n, |x: u8| x),
-                2 => map1(to, from, n, |x: u16| x),
-                4 => map1(to, from, n, |x: u32| x),
-                _ => map1(to, from, n, |x: u64| x),
+                1 => to.write_bytes(from[0].at.read(), n),
+                2 => fill::<u16>(to, from[0].at, n),
+                4 => fill::<u32>(to, from[0].at, n),
+                _ => fill::<u64>(to, from[0].at, n),
             },
             Op::Unary(unary, S::F32) => unary_f32::<MATH>(unary, op, to, from, n),
             Op::Binary(binary, S::F32) => binary_f32::<MATH>(binary, op, to, from, n),

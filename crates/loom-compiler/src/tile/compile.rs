@@ -34,7 +34,7 @@ use crate::types::{Dim, ScalarType, Type};
 /// Items of a tile, unless a workgroup that must lie in one tile is larger, or there is room for more.
 const TILE: u32 = 256;
 /// The most items of a tile. Each instruction costs some thirty elements' time whatever it computes.
-const TILE_MAX: u32 = 2048;
+pub(super) const TILE_MAX: u32 = 2048;
 /// Bytes of registers that leave the first-level cache room for the memory that is read and written.
 const FRAME_TARGET: u32 = 12 << 10;
 /// From this many items on, a workgroup that meets is worth a tile of its own: what all of it combine to is then uniform.

@@ -87,7 +87,7 @@ impl Check<'_> {
             ));
         }
         for (what, found, least, most) in [
-            ("capacity", program.capacity, 1, MAX_WORKGROUP_ITEMS),
+            ("capacity", program.capacity, 1, compile::TILE_MAX),
             ("frame_bytes", program.frame_bytes, 0, MAX_FRAME_BYTES),
             ("slots", program.slots, 0, MAX_SLOTS),
         ] {
