@@ -13,6 +13,7 @@ use crate::build::{Builder, Mode};
 use crate::diag::Diagnostics;
 use crate::ir::{Kernel, Span};
 use crate::lex::{self, Kind, Token};
+use crate::passes;
 use crate::reader::Reader;
 use crate::syntax::{self, Op};
 
@@ -133,10 +134,27 @@ impl Module {
     /// # Errors
     /// An unknown kernel, an unbound or violated config value, and everything that does not verify in what is reached.
     pub fn specialise(&self, kernel: &str, config: &BTreeMap<String, String>) -> Result<Kernel, Diagnostics> {
+        self.specialise_watched(kernel, config, &mut |_, _| {})
+    }
+
+    /// As [`Self::specialise`]; `watch` is shown the kernel as it was built and after each pass, with the pass's name.
+    /// [`Kernel`] displays as text.
+    ///
+    /// # Errors
+    /// As [`Self::specialise`].
+    pub fn specialise_watched(
+        &self,
+        kernel: &str,
+        config: &BTreeMap<String, String>,
+        watch: &mut dyn FnMut(&str, &Kernel),
+    ) -> Result<Kernel, Diagnostics> {
         let mut builder = Builder::new(self, config, Mode::Specialise);
         let built = self.kernel(kernel).and_then(|op| builder.kernel(op));
         match built {
-            Some(kernel) if builder.diagnostics.items.is_empty() => Ok(kernel),
+            Some(mut kernel) if builder.diagnostics.items.is_empty() => {
+                passes::run(&mut kernel, watch);
+                Ok(kernel)
+            }
             _ => {
                 if builder.diagnostics.items.is_empty() {
                     let legal = self.kernels().join(", ");
