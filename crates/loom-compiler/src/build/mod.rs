@@ -109,7 +109,7 @@ impl<'m> Builder<'m> {
     /// Nothing built yet.
     pub(crate) fn new(module: &'m Module, config: &'m BTreeMap<String, String>, mode: Mode) -> Self {
         Self {
-            diagnostics: Diagnostics::new(&module.name),
+            diagnostics: Diagnostics::of_files(&module.name, &module.files),
             module,
             config,
             mode,
