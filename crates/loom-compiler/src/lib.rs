@@ -16,8 +16,10 @@
 mod build;
 mod diag;
 pub mod eval;
+mod flow;
 mod fold;
 mod format;
+pub mod fragment;
 mod image;
 pub mod interp;
 pub mod ir;

@@ -7,6 +7,7 @@
 
 mod access;
 mod between;
+mod fragment;
 mod split;
 
 use std::ptr;
@@ -20,6 +21,7 @@ use loom_compiler::types::ScalarType;
 
 use super::kernels::{Map, Operand, bits, set_bits};
 use super::memory::Bytes;
+use super::product::Products;
 use super::{Arg, Fault};
 
 #[cfg(not(target_endian = "little"))]
@@ -69,13 +71,13 @@ impl Exec {
 ///
 /// # Safety
 ///
-/// As [`super::run`]; the arguments were checked against the image, and `map` is for an available set of instructions.
+/// As [`super::run`]; the arguments were checked against the image, and `map` and `products` are for an available set of instructions.
 pub(super) unsafe fn launch(
     image: &CpuImage,
     geometry: &Geometry,
     args: &[Arg],
     state: &mut State,
-    map: Map,
+    (map, products): (Map, Products),
     step_limit: u64,
 ) -> Result<(), Fault> {
     let program = image.program();
@@ -143,6 +145,7 @@ pub(super) unsafe fn launch(
         program,
         name: &image.name,
         map,
+        products,
         slots,
         frame: state.frame.as_mut_ptr(),
         staging: state.staging.as_mut_ptr(),
@@ -230,6 +233,7 @@ struct Run<'a> {
     program: &'a Program,
     name: &'a str,
     map: Map,
+    products: Products,
     slots: &'a mut [u64],
     frame: *mut u8,
     /// Four runs of `capacity` elements of 8 bytes: three operands and a result.
@@ -387,6 +391,10 @@ impl Run<'_> {
                         let width = self.source(*width, ScalarType::I32, exec, 1)?;
                         self.shuffle(*mode, *ty, [*to, *valid, *from], offset, width, exec);
                     }
+                    Inst::FragmentLoad(access) => self.fragment_load(access, exec)?,
+                    Inst::FragmentStore(access) => self.fragment_store(access, exec)?,
+                    Inst::Mma(inst) => self.mma(inst, exec)?,
+                    Inst::FragmentRepack(repack) => self.fragment_repack(repack, exec)?,
                 }
             }
         }

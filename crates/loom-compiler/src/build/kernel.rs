@@ -2,6 +2,7 @@
 
 use crate::diag::{Built, refuse};
 use crate::eval;
+use crate::flow;
 use crate::ir::{Body, Kernel, MAX_WORKGROUP_ITEMS, Op, Parameter, ParameterKind, Span, ValueId};
 use crate::launch::LaunchProgram;
 use crate::lex::Kind;
@@ -131,6 +132,9 @@ impl<'m> Builder<'m> {
         ended?;
         self.push(OpKind::Return, &[], Vec::new(), Vec::new());
         let mut body = self.take_body();
+        if let Err((span, message)) = flow::resolve(&mut body) {
+            return refuse(span, message);
+        }
         simplify::remove_dead(&mut body);
         let workgroup_bytes = workgroup_bytes(&body);
         Ok(Kernel { name, parameters, launch, workgroup_size, workgroup_bytes, body })

@@ -86,7 +86,7 @@ impl Analysis<'_> {
                 };
                 self.results(op, varies);
             }
-            Family::Exchange | Family::Meeting => self.results(op, true),
+            Family::Exchange | Family::Meeting | Family::ReadLane => self.results(op, true),
             Family::Branch(_) => {
                 let selector = self.is(op.operands[0]);
                 for &block in &op.blocks {
@@ -129,6 +129,7 @@ impl Analysis<'_> {
             | Family::Place
             | Family::Read
             | Family::Write
+            | Family::WriteLane
             | Family::End(_) => {
                 let varies = self.any(&op.operands);
                 self.results(op, varies);
