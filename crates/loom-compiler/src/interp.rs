@@ -11,6 +11,8 @@
 //! - Workgroup memory starts as the byte 0xA5, so that reading what nobody wrote shows.
 //! - Not here: what ops compute on bits (`eval`).
 
+mod fragment;
+
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -246,7 +248,11 @@ impl<'k> Machine<'k, '_, '_> {
             };
             let narrow = matches!(
                 op.kind,
-                OpKind::Barrier(BarrierScope::Subgroup) | OpKind::SubgroupShuffle(_) | OpKind::SubgroupReduce { .. }
+                OpKind::Barrier(BarrierScope::Subgroup)
+                    | OpKind::SubgroupShuffle(_)
+                    | OpKind::SubgroupReduce { .. }
+                    | OpKind::Mma(_)
+                    | OpKind::FragmentRepack { .. }
             );
             if narrow && self.all_at(group, op) {
                 self.exchange(group, op);
@@ -297,6 +303,8 @@ impl<'k> Machine<'k, '_, '_> {
                 let value = self.combined(items, op, combine, 0..items.len());
                 vec![vec![value]; items.len()]
             }
+            OpKind::Mma(product) => self.mma(items, op, product),
+            OpKind::FragmentRepack { from, to } => self.repack(items, op, from, to),
             _ => vec![Vec::new(); items.len()],
         };
         for (item, results) in items.iter_mut().zip(results) {
@@ -392,6 +400,8 @@ impl<'k> Machine<'k, '_, '_> {
                 | Family::Place
                 | Family::Read
                 | Family::Write
+                | Family::ReadLane
+                | Family::WriteLane
                 | Family::Id(_) => {
                     let slot = self.value(item, op)?;
                     if let Some(result) = op.result() {
@@ -583,6 +593,12 @@ impl<'k> Machine<'k, '_, '_> {
                 self.store(item, op, &access, &mask, &values)?;
                 return Ok(Slot::Unset);
             }
+            OpKind::FragmentLabel(..) => operand(0),
+            OpKind::FragmentLoad(fragment) => self.fragment_load(item, op, *fragment)?,
+            OpKind::FragmentStore(fragment) => {
+                self.fragment_store(item, op, *fragment)?;
+                return Ok(Slot::Unset);
+            }
             OpKind::Id(id) => vec![self.id(item, *id)].into(),
             // Those that `run_item` answers itself.
             OpKind::If
@@ -595,7 +611,9 @@ impl<'k> Machine<'k, '_, '_> {
             | OpKind::Barrier(_)
             | OpKind::SubgroupShuffle(_)
             | OpKind::SubgroupReduce { .. }
-            | OpKind::WorkgroupReduce(_) => return Ok(Slot::Unset),
+            | OpKind::WorkgroupReduce(_)
+            | OpKind::Mma(_)
+            | OpKind::FragmentRepack { .. } => return Ok(Slot::Unset),
         };
         Ok(pack(result_ty, lanes))
     }
@@ -691,6 +709,7 @@ fn part<'b>(bytes: &'b mut [u8], start: i128, size: usize, rank: usize, op: &Op)
 }
 
 /// Where the lanes of one access lie.
+#[derive(Clone)]
 struct Access {
     root: Root,
     /// Of the view, in bytes.

@@ -17,8 +17,10 @@
 mod build;
 mod diag;
 pub mod eval;
+mod flow;
 mod fold;
 mod format;
+pub mod fragment;
 mod hoist;
 mod image;
 pub mod interp;

@@ -13,6 +13,7 @@ use loom_compiler::ops::{Binary, Combine, Convert, FloatPredicate, IntPredicate,
 use loom_compiler::tile::Op;
 use loom_compiler::types::ScalarType;
 
+use super::product::{Products, products};
 use crate::isa::Isa;
 
 /// Elements that are read before any of their results is written.
@@ -58,15 +59,17 @@ pub(super) struct Loops {
     pub map: Map,
     pub fold: Fold,
     pub swap: Swap,
+    pub products: Products,
 }
 
 /// The loops compiled for `isa`, which must be available.
 pub(super) fn loops(isa: Isa) -> Loops {
-    let portable = Loops { map: portable, fold: fold_portable, swap: swap_portable };
+    let products = products(isa);
+    let portable = Loops { map: portable, fold: fold_portable, swap: swap_portable, products };
     #[cfg(target_arch = "x86_64")]
-    let avx2 = Loops { map: avx2, fold: fold_avx2, swap: swap_avx2 };
+    let avx2 = Loops { map: avx2, fold: fold_avx2, swap: swap_avx2, products };
     #[cfg(target_arch = "x86_64")]
-    let avx512 = Loops { map: avx512, fold: fold_avx512, swap: swap_avx512 };
+    let avx512 = Loops { map: avx512, fold: fold_avx512, swap: swap_avx512, products };
     match isa {
         Isa::Portable => portable,
         #[cfg(target_arch = "x86_64")]

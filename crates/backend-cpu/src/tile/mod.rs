@@ -12,6 +12,7 @@
 
 mod kernels;
 mod memory;
+mod product;
 mod run;
 
 use loom_compiler::ir::ParameterKind;

@@ -7,6 +7,7 @@
 
 mod access;
 mod between;
+mod fragment;
 mod split;
 
 use std::ptr;
@@ -387,6 +388,10 @@ impl Run<'_> {
                         let width = self.source(*width, ScalarType::I32, exec, 1)?;
                         self.shuffle(*mode, *ty, [*to, *valid, *from], offset, width, exec);
                     }
+                    Inst::FragmentLoad(access) => self.fragment_load(access, exec)?,
+                    Inst::FragmentStore(access) => self.fragment_store(access, exec)?,
+                    Inst::Mma(inst) => self.mma(inst, exec)?,
+                    Inst::FragmentRepack(repack) => self.fragment_repack(repack, exec)?,
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::diag::{Built, refuse};
 use crate::eval;
+use crate::flow;
 use crate::ir::{Kernel, MAX_WORKGROUP_ITEMS, Parameter, ParameterKind, Span, ValueId};
 use crate::launch::LaunchProgram;
 use crate::lex::Kind;
@@ -132,7 +133,10 @@ impl<'m> Builder<'m> {
         self.names.leave(mark);
         ended?;
         self.push(OpKind::Return, &[], Vec::new(), Vec::new());
-        let body = self.take_body();
+        let mut body = self.take_body();
+        if let Err((span, message)) = flow::resolve(&mut body) {
+            return refuse(span, message);
+        }
         // The passes that follow find what is left of the workgroup memory.
         let subgroup_size = self.subgroup_size;
         Ok(Kernel { name, parameters, launch, workgroup_size, subgroup_size, workgroup_bytes: 0, body })

@@ -17,6 +17,7 @@
 mod config;
 mod control;
 mod element;
+mod fragment;
 mod kernel;
 mod memory;
 mod names;

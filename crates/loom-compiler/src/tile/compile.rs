@@ -14,6 +14,7 @@
 //!   affine arithmetic, memory, control flow, and what decides the shape of tiles.
 
 mod control;
+mod fragment;
 mod lines;
 mod memory;
 mod traits;
@@ -650,6 +651,18 @@ impl<'a> Compiler<'a> {
                 self.reduce(op, *combine, Group::Lanes { size: *size, stride: *stride })
             }
             OpKind::WorkgroupReduce(combine) => self.reduce(op, *combine, Group::Workgroup),
+            OpKind::FragmentLabel(..) => {
+                let mut lanes = self.lanes(op.operands[0])?;
+                for lane in &mut lanes {
+                    *lane = self.settled(lane.clone(), op.operands[0])?;
+                }
+                self.define_lanes(op.results[0], lanes);
+                Ok(())
+            }
+            OpKind::FragmentLoad(fragment) => self.fragment_load(op, *fragment),
+            OpKind::FragmentStore(fragment) => self.fragment_store(op, *fragment),
+            OpKind::FragmentRepack { from, to } => self.fragment_repack(op, *from, *to),
+            OpKind::Mma(product) => self.mma(op, *product),
         }
     }
 

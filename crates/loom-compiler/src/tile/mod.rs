@@ -47,6 +47,7 @@ impl CpuImage {
         };
         self.program.blocks.iter().flatten().any(|inst| match inst {
             Inst::Map { to: Target::Memory(access), .. } => is_it(access.buffer),
+            Inst::FragmentStore(access) => is_it(access.buffer),
             Inst::Map { to: Target::Reg(_), .. }
             | Inst::Scalar(_)
             | Inst::LoadScalar { .. }
@@ -55,7 +56,10 @@ impl CpuImage {
             | Inst::For { .. }
             | Inst::Loop { .. }
             | Inst::Reduce { .. }
-            | Inst::Shuffle { .. } => false,
+            | Inst::Shuffle { .. }
+            | Inst::FragmentLoad(_)
+            | Inst::Mma(_)
+            | Inst::FragmentRepack(_) => false,
         })
     }
 }

@@ -88,7 +88,7 @@ impl Analysis<'_> {
                 };
                 self.results(op, varies);
             }
-            Family::Exchange | Family::Meeting => {
+            Family::Exchange | Family::Meeting | Family::ReadLane => {
                 let one = self.ids.one_group && matches!(op.kind, OpKind::WorkgroupReduce(_));
                 self.results(op, !one);
             }
@@ -134,6 +134,7 @@ impl Analysis<'_> {
             | Family::Place
             | Family::Read
             | Family::Write
+            | Family::WriteLane
             | Family::End(_) => {
                 let varies = self.any(&op.operands);
                 self.results(op, varies);
