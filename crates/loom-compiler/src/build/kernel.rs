@@ -133,7 +133,8 @@ impl<'m> Builder<'m> {
         let mut body = self.take_body();
         simplify::remove_dead(&mut body);
         let workgroup_bytes = workgroup_bytes(&body);
-        Ok(Kernel { name, parameters, launch, workgroup_size, workgroup_bytes, body })
+        let source = self.module.digest(op, self.config);
+        Ok(Kernel { name, source, parameters, launch, workgroup_size, workgroup_bytes, body })
     }
 
     /// `[retain] [target(@t)] [export("name")] [linkage(..)] @sym`: the kernel's name.
