@@ -53,7 +53,7 @@ impl Drop for Handle {
 impl Stream {
     /// The stream of `lease`, which goes on from `position`.
     pub(super) fn new(shared: &Arc<Shared>, lease: Lease, position: u64) -> Self {
-        shared.leased();
+        shared.leased(lease);
         let cell = Arc::new(StreamCell::new(Arc::clone(&shared.info), lease, position));
         Self { handle: Arc::new(Handle { cell, shared: Arc::clone(shared) }) }
     }
