@@ -7,15 +7,16 @@
 //!   looks at every kernel and function, with config values unknown.
 //! - Not here: the grammar and meaning of ops (`build`).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::build::{Builder, Mode};
 use crate::diag::{Diagnostics, FileStart};
-use crate::ir::{Kernel, Span};
+use crate::ir::{Kernel, SourceDigest, Span};
 use crate::lex::{self, Kind, Token};
 use crate::passes;
 use crate::reader::Reader;
 use crate::syntax::{self, Op};
+use sha2::{Digest, Sha256};
 
 /// The longest text that is read.
 pub const MAX_SOURCE_BYTES: usize = 16 << 20;
@@ -231,6 +232,29 @@ impl Module {
     /// Which file a byte of the source is in, counted from the first.
     fn file_of(&self, at: u32) -> usize {
         self.files.partition_point(|file| file.start <= at)
+    }
+
+    /// Which kernel `op` defines with `config`. Snapshots outlive builds by it: what goes in, and in which order, stays.
+    pub(crate) fn digest(&self, op: &Op, config: &BTreeMap<String, String>) -> SourceDigest {
+        let mut digest = Sha256::new();
+        // Lengths first: no two lists of parts run together to the same bytes.
+        let mut part = |text: &str| {
+            digest.update((text.len() as u64).to_le_bytes());
+            digest.update(text);
+        };
+        part(&self.source);
+        part(self.symbol_of(op).map_or("", |(symbol, _)| symbol));
+        // Sorted, each key once, the spelling without `@` before the other: as they are bound.
+        let keys: BTreeSet<&str> = config.keys().map(|key| key.strip_prefix('@').unwrap_or(key)).collect();
+        for key in keys.into_iter().filter(|key| self.declares_config(key)) {
+            part(key);
+            part(config.get(key).or_else(|| config.get(&format!("@{key}"))).map_or("", String::as_str));
+        }
+        SourceDigest(digest.finalize().into())
+    }
+
+    fn declares_config(&self, key: &str) -> bool {
+        self.symbols.get(key).is_some_and(|at| self.op_name(&self.ops[*at]).starts_with("config."))
     }
 
     pub(crate) fn op_name(&self, op: &Op) -> &str {

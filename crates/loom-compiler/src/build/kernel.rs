@@ -3,7 +3,7 @@
 use crate::diag::{Built, refuse};
 use crate::eval;
 use crate::flow;
-use crate::ir::{Kernel, MAX_WORKGROUP_ITEMS, Parameter, ParameterKind, Span, ValueId};
+use crate::ir::{Kernel, MAX_WORKGROUP_ITEMS, Parameter, ParameterKind, SourceDigest, Span, ValueId};
 use crate::launch::LaunchProgram;
 use crate::lex::Kind;
 use crate::ops::{Axis, BarrierScope, IdKind, OpKind, SUBGROUP_SIZE, ShuffleMode};
@@ -139,7 +139,12 @@ impl<'m> Builder<'m> {
         }
         // The passes that follow find what is left of the workgroup memory.
         let subgroup_size = self.subgroup_size;
-        Ok(Kernel { name, parameters, launch, workgroup_size, subgroup_size, workgroup_bytes: 0, body })
+        // A kernel that is only verified is thrown away.
+        let source = match self.mode {
+            Mode::Specialise => self.module.digest(op, self.config),
+            Mode::Verify => SourceDigest([0; 32]),
+        };
+        Ok(Kernel { name, source, parameters, launch, workgroup_size, subgroup_size, workgroup_bytes: 0, body })
     }
 
     /// `[retain] [target(@t)] [export("name")] [linkage(..)] @sym`: the kernel's name.
