@@ -117,7 +117,7 @@ impl<'m> Builder<'m> {
         schema: Option<Format>,
         span: Span,
     ) -> Built<(Fragment, Option<Format>)> {
-        let lanes = self.subgroup_lanes();
+        let lanes = self.subgroup_size;
         let role = tile.role;
         let mut fragment = Fragment { role, rows: shape[0], columns: shape[1], lanes, spread: 1 };
         let (Some(count), [_]) = (ty.lanes(), &ty.dims[..]) else {
@@ -429,11 +429,6 @@ impl<'m> Builder<'m> {
         let product = Product { depth, lhs, rhs, sum };
         let values: Vec<ValueId> = operands.into_iter().map(|(value, _)| value).collect();
         Ok(one(self.emit_here(OpKind::Mma(product), &values, sum_ty)))
-    }
-
-    /// Work-items per subgroup of the kernel being built.
-    fn subgroup_lanes(&self) -> u32 {
-        crate::ops::SUBGROUP_SIZE
     }
 
     /// `%s`: a schema, and the numbers it says.
