@@ -14,6 +14,7 @@
 #![deny(unsafe_code)]
 
 mod build;
+pub mod check;
 mod diag;
 pub mod eval;
 mod fold;
