@@ -2,7 +2,7 @@
 //! memory.
 //!
 //! ```text
-//! Module::callable ──> DeviceTarget ──check::run──> a Verdict for each sample
+//! Module::with_cases ──> DeviceTarget ──check::run──> a Verdict for each sample
 //!                        └ launches of the last sample ──measure──> their time, as one plan
 //! ```
 //!
@@ -10,11 +10,12 @@
 //! - A kernel that verifies and does not build for the device is unsupported there, not wrong.
 //! - Not here: what a case means and which samples it has (`loom_compiler::check`).
 
-use crate::compile::{KernelSource, Passed};
+use crate::compile::Passed;
 use crate::device::{Device, DeviceError};
 use crate::session::{Commands, Distribution, Kernel, Region, Session, Use};
 use loom_compiler::Module;
 use loom_compiler::check::{Actual, Provided, Requirement, Stop, Target};
+use loom_compiler::tile;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +24,6 @@ use std::sync::Arc;
 pub struct DeviceTarget<'m> {
     session: Session,
     module: &'m Module,
-    text: Arc<str>,
     config: &'m BTreeMap<String, String>,
     kernels: BTreeMap<String, Kernel>,
     storages: BTreeMap<usize, Region>,
@@ -52,7 +52,7 @@ struct Bound {
 const ALIGN: u64 = crate::plan::WINDOW_ALIGN as u64;
 
 impl<'m> DeviceTarget<'m> {
-    /// Kernels of `module`, which is `callable`, with `config` bound.
+    /// Kernels of `module`, of [`Module::with_cases`], with `config` bound.
     ///
     /// # Errors
     /// A device that is lost.
@@ -62,9 +62,8 @@ impl<'m> DeviceTarget<'m> {
         config: &'m BTreeMap<String, String>,
     ) -> Result<Self, DeviceError> {
         let session = Session::builder("checks").device(device).open()?;
-        let text = module.source().into();
         let (kernels, storages, launched) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Ok(Self { session, module, text, config, kernels, storages, launched })
+        Ok(Self { session, module, config, kernels, storages, launched })
     }
 
     /// How many launches the last sample made.
@@ -87,19 +86,16 @@ impl<'m> DeviceTarget<'m> {
         if let Some(kernel) = self.kernels.get(name) {
             return Ok(kernel.clone());
         }
-        let mut source = KernelSource::new(self.module.name(), Arc::clone(&self.text), name);
-        source.config.clone_from(self.config);
-        let mut compiled = self.session.compile(&[source]).map_err(|why| match why {
-            DeviceError::Build { log, .. } => match self.module.specialise(name, self.config) {
-                Ok(_) => Stop::Unsupported(format!("kernel `{name}`: {log}")),
-                Err(errors) => Stop::Error(format!("kernel `{name}`: {errors}")),
-            },
-            DeviceError::Unsupported { what } => Stop::Unsupported(what),
-            other => Stop::Error(other.to_string()),
-        })?;
-        let Some(kernel) = compiled.pop() else {
-            return Err(Stop::Error(format!("kernel `{name}` was not compiled")));
-        };
+        let target = &self.session.device().capabilities().target;
+        if target.split(':').next() != Some("cpu") {
+            return Err(Stop::Unsupported(format!("kernels for target {target}")));
+        }
+        let built = self.module.specialise(name, self.config);
+        let built = built.map_err(|errors| Stop::Error(format!("kernel `{name}`: {errors}")))?;
+        // What verifies and cannot be expressed is no fault of the text.
+        let image = tile::compile(&built)
+            .map_err(|unsupported| Stop::Unsupported(format!("kernel `{name}`: {} on the CPU", unsupported.what)))?;
+        let kernel = Kernel::new(Arc::new(image));
         self.kernels.insert(name.to_owned(), kernel.clone());
         Ok(kernel)
     }

@@ -5,6 +5,7 @@
 //!                                                                                  └──interp──> its meaning, slowly
 //! ```
 //!
+//! - [`Module::link`] makes one module of a text and of what it reaches in others.
 //! - [`Module`] is any text whose tokens, nesting and symbols are right; `build` verifies each op that a kernel reaches.
 //! - [`Module::format`] lays a module out in the one canonical way; [`Module::check`] reports everything that is wrong at once.
 //! - [`ops`] says what an op means, [`eval`] computes it on bits: folding, launch programs, the interpreter and the tile
@@ -24,6 +25,7 @@ pub mod interp;
 pub mod ir;
 pub mod launch;
 mod lex;
+mod link;
 pub mod math;
 mod module;
 pub mod ops;

@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 /// Every sample of case `name` of `text`.
 fn samples(text: &str, name: &str) -> Vec<Verdict> {
     let config = BTreeMap::new();
-    let module = Module::parse("check.loom", text).unwrap_or_else(|errors| panic!("{errors}"));
-    let module = module.callable().unwrap_or_else(|errors| panic!("{errors}"));
+    let module = Module::with_cases("check.loom", text, &[]).unwrap_or_else(|errors| panic!("{errors}"));
     let case = module.case(name, &config).unwrap_or_else(|errors| panic!("{errors}"));
     let limits = interp::Limits { steps: 1 << 24, ..interp::Limits::default() };
     let mut target = Interpreted::new(&module, &config, limits);

@@ -36,7 +36,7 @@ pub fn corpus(open: Open<'_>) {
 /// How many samples of one text pass on both; what does not goes to `wrong`.
 pub fn text_passes(name: &str, text: &str, open: Open<'_>, wrong: &mut Vec<String>) -> usize {
     let config = BTreeMap::new();
-    let module = match Module::parse(name, text).and_then(Module::callable) {
+    let module = match Module::with_cases(name, text, &[]) {
         Ok(module) => module,
         Err(errors) => {
             wrong.push(errors.to_string());

@@ -16,8 +16,9 @@ pub(super) fn calling(function: &str) -> String {
 }
 
 impl Module {
-    /// The text, and behind it a kernel for every function that a check of it calls; `None` where there is none.
-    pub(crate) fn with_called(&self) -> Option<String> {
+    /// A kernel for every function that a check of the text calls. One whose signature is none has no kernel: its own
+    /// verification says so.
+    fn callers(&self) -> String {
         let mut called = BTreeSet::new();
         for op in &self.ops {
             if !matches!(self.op_name(op), "check.case" | "check.scenario") {
@@ -32,11 +33,7 @@ impl Module {
                 }
             }
         }
-        let mut text = String::new();
-        for at in called {
-            text.push_str(&self.caller(at)?);
-        }
-        (!text.is_empty()).then(|| format!("{}\n{text}", self.source))
+        called.into_iter().filter_map(|at| self.caller(at)).collect()
     }
 
     /// The text of the kernel that calls the function that op `at` defines. `None` where its signature is none.
@@ -135,24 +132,17 @@ impl Module {
         None
     }
 
-    /// The module with a kernel more for every function that a check calls: what targets are made of.
+    /// A text whose cases are to be run, linked with what it reaches in `libraries`, and with a kernel more for every
+    /// function that a case of it calls: what targets are made of.
     ///
     /// # Errors
-    /// As [`Module::parse`]: a symbol of the text is that of such a kernel.
-    pub fn callable(self) -> Result<Self, Diagnostics> {
-        match self.with_called() {
-            Some(text) => Self::parse(&self.name, &text),
-            None => Ok(self),
+    /// As [`Module::parse`] and [`Module::link`].
+    pub fn with_cases(name: &str, source: &str, libraries: &[&Self]) -> Result<Self, Diagnostics> {
+        let linked = Self::parse(name, source)?.link(libraries)?;
+        let callers = linked.callers();
+        if callers.is_empty() {
+            return Ok(linked);
         }
-    }
-
-    /// What messages call its text.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Its text.
-    pub fn source(&self) -> &str {
-        &self.source
+        Self::parse(name, &format!("{source}\n{callers}"))?.link(libraries)
     }
 }
