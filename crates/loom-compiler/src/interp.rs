@@ -31,6 +31,15 @@ pub enum Argument<'a> {
     Buffer(&'a mut [u8]),
     /// A slot whose low bits hold the value; the rest is ignored.
     Scalar(u64),
+    /// A binding that is part of another one's bytes: from byte `start` of argument `argument` on.
+    Part {
+        /// Which argument, itself a [`Argument::Buffer`].
+        argument: usize,
+        /// First byte.
+        start: usize,
+        /// How many.
+        bytes: usize,
+    },
 }
 
 /// What a run may use.
@@ -126,9 +135,15 @@ fn check_arguments(kernel: &Kernel, arguments: &[Argument<'_>]) -> Result<(), Fa
     }
     for (at, (argument, parameter)) in arguments.iter().zip(&kernel.parameters).enumerate() {
         let expected = match (argument, parameter.kind) {
+            (Argument::Part { argument, start, bytes }, ParameterKind::Buffer) => match arguments.get(*argument) {
+                Some(Argument::Buffer(whole)) if start.checked_add(*bytes).is_some_and(|end| end <= whole.len()) => {
+                    continue;
+                }
+                _ => "part of the bytes of another argument".to_owned(),
+            },
             (Argument::Buffer(_), ParameterKind::Buffer) | (Argument::Scalar(_), ParameterKind::Scalar(_)) => continue,
             (Argument::Scalar(_), ParameterKind::Buffer) => "a buffer".to_owned(),
-            (Argument::Buffer(_), ParameterKind::Scalar(ty)) => ty.to_string(),
+            (Argument::Buffer(_) | Argument::Part { .. }, ParameterKind::Scalar(ty)) => ty.to_string(),
         };
         return Err(Fault::Argument { argument: at, expected });
     }
@@ -654,10 +669,19 @@ impl<'k> Machine<'k, '_, '_> {
 
     fn bytes<'s>(&'s mut self, item: &'s mut Item, root: Root) -> &'s mut [u8] {
         match root {
-            Root::Argument(at) => match &mut self.arguments[at] {
-                Argument::Buffer(bytes) => bytes,
-                Argument::Scalar(_) => &mut [],
-            },
+            Root::Argument(at) => {
+                let (whole, part) = match self.arguments[at] {
+                    Argument::Part { argument, start, bytes } => (argument, Some(start..start + bytes)),
+                    Argument::Buffer(_) | Argument::Scalar(_) => (at, None),
+                };
+                let Argument::Buffer(bytes) = &mut self.arguments[whole] else {
+                    return &mut [];
+                };
+                match part {
+                    Some(part) => &mut bytes[part],
+                    None => bytes,
+                }
+            }
             Root::Shared(name) => self.shared.entry(name).or_default(),
             Root::Private(name) => item.private.entry(name).or_default(),
         }

@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 mod build;
+pub mod check;
 mod diag;
 pub mod eval;
 mod flow;

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::build::{Builder, Mode};
+use crate::check::{Benchmark, Case, CaseName};
 use crate::diag::{Diagnostics, FileStart};
 use crate::ir::{Kernel, SourceDigest, Span};
 use crate::lex::{self, Kind, Token};
@@ -195,6 +196,55 @@ impl Module {
                 Err(builder.diagnostics)
             }
         }
+    }
+
+    /// The cases and scenarios, in the order of the text.
+    pub fn cases(&self) -> Vec<CaseName> {
+        let case = |op: &Op| {
+            let scenario = match self.op_name(op) {
+                "check.case" => false,
+                "check.scenario" => true,
+                _ => return None,
+            };
+            let name = self.symbol_of(op)?.0.to_owned();
+            let public = op.rest.start < op.rest.end && self.text(op.rest.start) == "public";
+            Some(CaseName { name, public, scenario })
+        };
+        self.ops[..self.roots].iter().filter_map(case).collect()
+    }
+
+    /// The case or scenario with this symbol, with or without `@`; `config` as in [`Self::specialise`].
+    ///
+    /// # Errors
+    /// An unknown case, and everything in it that does not verify.
+    pub fn case(&self, name: &str, config: &BTreeMap<String, String>) -> Result<Case, Diagnostics> {
+        let mut builder = Builder::new(self, config, Mode::Specialise);
+        let symbol = self.symbols.get(name.strip_prefix('@').unwrap_or(name));
+        let op = symbol.map(|at| &self.ops[*at]);
+        let case = op.filter(|op| matches!(self.op_name(op), "check.case" | "check.scenario"));
+        match case.and_then(|op| builder.check_case(op)) {
+            Some(case) if builder.diagnostics.items.is_empty() => Ok(case),
+            _ => {
+                if builder.diagnostics.items.is_empty() {
+                    let legal: Vec<String> = self.cases().into_iter().map(|case| case.name).collect();
+                    let message = format!("no case `{name}` in this text; it has: {}", legal.join(", "));
+                    builder.diagnostics.push(&self.source, Span::default(), message);
+                }
+                Err(builder.diagnostics)
+            }
+        }
+    }
+
+    /// The benchmarks, in the order of the text.
+    ///
+    /// # Errors
+    /// What is wrong with any of them.
+    pub fn benchmarks(&self) -> Result<Vec<Benchmark>, Diagnostics> {
+        let config = BTreeMap::new();
+        let mut builder = Builder::new(self, &config, Mode::Verify);
+        let ops = self.ops[..self.roots].iter().filter(|op| self.op_name(op) == "check.benchmark");
+        let found = ops.filter_map(|op| builder.benchmark(op)).collect();
+        builder.diagnostics.finish(found)
     }
 
     /// The names by which `specialise` finds the kernels of the text: export names, or symbols where there is none or where it

@@ -124,7 +124,7 @@ impl<'m> Builder<'m> {
     }
 
     /// `-> (t, t)` or `-> t`, if there.
-    fn result_types(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Type>> {
+    pub(super) fn result_types(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Type>> {
         if !reader.accept(Kind::Arrow) {
             return Ok(Vec::new());
         }

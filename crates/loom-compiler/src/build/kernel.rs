@@ -55,6 +55,12 @@ impl<'m> Builder<'m> {
                     }
                     self.take_body();
                 }
+                "check.case" | "check.scenario" => {
+                    self.check_case(op);
+                }
+                "check.benchmark" => {
+                    self.benchmark(op);
+                }
                 _ => {}
             }
         }
@@ -266,7 +272,7 @@ impl<'m> Builder<'m> {
             self.index_type(reader)?;
             return Ok(one(self.index(i64::from(self.subgroup_size))));
         }
-        if self.place == Place::Launch {
+        if self.place != Place::Device {
             return refuse(
                 reader.span(),
                 format!("`{}`: the launch-config region runs on the host, before there are work-items", reader.name()),
