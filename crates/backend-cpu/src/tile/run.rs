@@ -381,7 +381,8 @@ impl Run<'_> {
                         self.depth = depth;
                     }
                     Inst::Reduce { combine, ty, to, from, group } => {
-                        self.reduce(*combine, *ty, *to, *from, *group, exec)
+                        let from = self.source(*from, *ty, exec, 0)?;
+                        self.reduce(*combine, *ty, *to, from, *group, exec)
                     }
                     Inst::Shuffle { mode, ty, to, valid, from, offset, width } => {
                         let offset = self.source(*offset, ScalarType::I32, exec, 0)?;

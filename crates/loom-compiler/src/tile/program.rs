@@ -218,7 +218,7 @@ pub enum Inst {
         /// Result, for every item of a group.
         to: Landing,
         /// The value of each item.
-        from: Reg,
+        from: Source,
         /// Which items form a group.
         group: Group,
     },

@@ -218,7 +218,7 @@ impl Check<'_> {
                     Landing::Reg(to) => self.reg(*to, *ty)?,
                     Landing::Slot(to) => self.slot(*to)?,
                 }
-                self.reg(*from, *ty)?;
+                self.source(from, *ty)?;
                 let Group::Lanes { size, stride } = *group else {
                     return Ok(());
                 };
