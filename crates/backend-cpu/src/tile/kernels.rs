@@ -774,7 +774,8 @@ mod tests {
         (0..=u32::MAX).step_by(1009).for_each(check);
         for half in 0..=u16::MAX {
             let bits = f16_to_f32(half).to_bits();
-            for near in [bits, bits ^ 1, bits.wrapping_add(0xfff), bits.wrapping_add(0x1000), bits.wrapping_add(0x1001)] {
+            for near in [bits, bits ^ 1, bits.wrapping_add(0xfff), bits.wrapping_add(0x1000), bits.wrapping_add(0x1001)]
+            {
                 check(near);
             }
         }

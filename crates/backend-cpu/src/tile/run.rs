@@ -154,6 +154,7 @@ pub(super) unsafe fn launch(
         steps: 0,
         tiles: 0,
         step_limit,
+        ahead: gx.saturating_mul(gy).saturating_mul(gz).saturating_mul(sx * sy * sz) >= MANY_ITEMS,
     };
     let clear = (state.local.as_mut_ptr(), local);
     let (outer_x, outer_y, outer_z) = match program.shape {
@@ -246,7 +247,12 @@ struct Run<'a> {
     /// Tiles so far: a kernel with no loop takes time too.
     tiles: u64,
     step_limit: u64,
+    /// Whether memory is fetched ahead: a launch of few items finds it in a cache.
+    ahead: bool,
 }
+
+/// Work-items from which on a launch is taken to run over more memory than the second-level cache holds.
+const MANY_ITEMS: u64 = 1 << 16;
 
 /// The numbers of an affine value: `base + l·(i % width) + g·(i / width)`.
 #[derive(Clone, Copy)]
