@@ -14,14 +14,14 @@ const CORPUS: &str = include_str!("../../tests/loom/matrix.loom");
 
 /// Runs the kernel on everything there is; all must agree bit for bit.
 #[track_caller]
-fn run(text: &str, name: &str, config: &[(&str, &str)], buffers: &[Vec<u8>], scalars: &[u64]) -> Vec<Vec<u8>> {
-    let config: BTreeMap<String, String> = config.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    let kernel = Module::parse("test.loom", text).and_then(|module| module.specialise(name, &config));
+fn run(text: &str, name: &str, workload: &[u64], buffers: &[Vec<u8>], scalars: &[u64]) -> Vec<Vec<u8>> {
+    let kernel = Module::parse("test.loom", text).and_then(|module| module.specialise(name, &BTreeMap::new()));
     let kernel = kernel.unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
-    let geometry = kernel.launch.geometry(&[]).unwrap();
+    let geometry = kernel.launch.geometry(workload).unwrap();
     let mut expected = buffers.to_vec();
-    let mut arguments: Vec<Argument<'_>> = expected.iter_mut().map(|bytes| Argument::Buffer(bytes)).collect();
-    arguments.extend(scalars.iter().map(|slot| Argument::Scalar(*slot)));
+    // Scalars before buffers, in every kernel here.
+    let mut arguments: Vec<Argument<'_>> = scalars.iter().map(|slot| Argument::Scalar(*slot)).collect();
+    arguments.extend(expected.iter_mut().map(|bytes| Argument::Buffer(bytes)));
     interp::run(&kernel, geometry, &mut arguments, Limits::default()).unwrap();
     let image = tile::compile(&kernel).unwrap_or_else(|error| panic!("{error}"));
     let image = CpuImage::decode(&image.encode().unwrap()).unwrap();
@@ -127,8 +127,7 @@ fn float_products_are_ascending_chains() {
 
 #[test]
 fn a_half_sum_is_rounded_once() {
-    // 2048 + 16·(2048/1024) = 2080; rounded after each step it would stay 2048 + 2·16 too, but 2048 + 16·1 = 2064 would not: a half
-    // there is 2 apart, and 2048 + 1 rounds back to 2048.
+    // Halves from 2048 on are 2 apart: were each step rounded, 2048 + 1 would be 2048 again, sixteen times.
     let a = pack(F16, [1.0; 256]);
     let b = pack(F16, [1.0; 256]);
     let c = pack(F16, [2048.0; 256]);
@@ -148,5 +147,63 @@ fn integer_products_wrap_and_are_signed() {
         let found = run(CORPUS, name, &[], &[a, b, vec![0; 1024]], &[]);
         let cell = |at: usize| (0..16).map(|k| x[at / 16 * 16 + k] * y[16 * k + at % 16]).sum::<f64>();
         assert_eq!(unpack(ScalarType::I32, &found[2]), (0..256).map(cell).collect::<Vec<_>>(), "{name}");
+    }
+}
+
+/// Formats by name: bits, and the number that the low bits of a word stand for.
+fn number(format: &str, word: u32) -> f64 {
+    match format {
+        "i8" => f64::from(word as u8 as i8),
+        "u8" => f64::from(word as u8),
+        "i4" => f64::from(((word & 15) as i32) << 28 >> 28),
+        "u4" => f64::from(word & 15),
+        "f8e4m3" => eval::to_f64(ScalarType::F8E4M3, u64::from(word & 255)),
+        _ => eval::to_f64(ScalarType::F8E5M2, u64::from(word & 255)),
+    }
+}
+
+#[test]
+fn packed_operands_hold_what_their_schema_says() {
+    for (name, formats, bits, sum) in [
+        ("vector_fragment_i8_u8", ["i8", "u8"], 8, ScalarType::I32),
+        ("vector_fragment_i8_i8_wave64", ["i8", "i8"], 8, ScalarType::I32),
+        ("vector_fragment_i4_u4", ["i4", "u4"], 4, ScalarType::I32),
+        ("vector_fragment_fp8", ["f8e4m3", "f8e5m2"], 8, F32),
+    ] {
+        let bytes = 16 * 16 * bits / 8;
+        // No NaN: its payload is nobody's business.
+        let noisy = |seed| noise(bytes, seed).iter().map(|x| ((x * 128.0) as i64 as u8) & 0x77).collect::<Vec<u8>>();
+        let (a, b) = (noisy(3), noisy(4));
+        let element = |words: &[u8], format: &str, line: usize, k: usize| {
+            let bit = (line * 16 + k) * bits;
+            number(format, u32::from(words[bit / 8]) >> (bit % 8))
+        };
+        let cell = |at: usize| {
+            (0..16).fold(0f32, |total, k| {
+                let (x, y) = (element(&a, formats[0], at / 16, k), element(&b, formats[1], at % 16, k));
+                (x as f32).mul_add(y as f32, total)
+            })
+        };
+        let expected: Vec<f64> = (0..256).map(|at| f64::from(cell(at))).collect();
+        let found = run(CORPUS, name, &[], &[a.clone(), b.clone(), vec![0; 1024]], &[]);
+        assert_eq!(unpack(sum, &found[2]), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_tiled_product_of_any_size() {
+    for (m, n, k) in [(1, 1, 1), (16, 16, 16), (17, 5, 33), (3, 40, 16), (33, 18, 7), (16, 32, 64)] {
+        let (a, b) = (pack(F16, noise(m * k, 5)), pack(F16, noise(k * n, 6)));
+        let bias = pack(F32, noise(n, 7));
+        let (x, y, z) = (unpack(F16, &a), unpack(F16, &b), unpack(F32, &bias));
+        let cell = |at: usize| {
+            let (row, column) = (at / n, at % n);
+            let chain = |sum: f32, i: usize| (x[row * k + i] as f32).mul_add(y[i * n + column] as f32, sum);
+            f64::from((0..k).fold(z[column] as f32, chain))
+        };
+        let expected = pack(F16, (0..m * n).map(cell));
+        let [ml, nl, kl] = [m, n, k].map(|size| size as u64);
+        let found = run(CORPUS, "tile_matmul", &[ml, nl], &[a, b, bias, vec![0; 2 * m * n]], &[ml, nl, kl]);
+        assert_eq!(found[3], expected, "{m} x {n} x {k}");
     }
 }

@@ -22,6 +22,8 @@ pub(crate) enum Layout {
 pub(crate) enum Binding {
     Value(ValueId),
     Layout(Layout),
+    /// The numbers of a packed operand, by name.
+    Schema(String),
     /// Its definition was refused, and that was reported.
     Reported,
 }

@@ -164,7 +164,7 @@ impl<'a> Compiler<'a> {
         // Workgroups along x differ within a tile only where segments are workgroups and a tile holds many.
         let group_x_varies = matches!(shape, Shape::Groups) && many;
         let group_y_varies = matches!(shape, Shape::Rows);
-        let varies = uniform::varying(body, Ids { group_x_varies, group_y_varies });
+        let varies = uniform::varying(body, Ids { group_x_varies, group_y_varies, subgroup_varies: true });
         let mut compiler = Self {
             kernel,
             body,

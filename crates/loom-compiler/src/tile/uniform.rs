@@ -16,6 +16,13 @@ pub(super) struct Ids {
     pub group_x_varies: bool,
     /// Whether workgroups along y do.
     pub group_y_varies: bool,
+    /// Whether subgroups do.
+    pub subgroup_varies: bool,
+}
+
+/// For every value whether it may differ between the lanes of one subgroup.
+pub(crate) fn varying_in_subgroup(body: &Body) -> Vec<bool> {
+    varying(body, Ids { group_x_varies: false, group_y_varies: false, subgroup_varies: false })
 }
 
 /// For every value whether it varies.
@@ -75,7 +82,8 @@ impl Analysis<'_> {
                     IdKind::WorkGroup(Axis::Y) => self.ids.group_y_varies,
                     IdKind::WorkGroup(Axis::Z) => false,
                     IdKind::WorkGroupCount(_) => false,
-                    IdKind::WorkItem(_) | IdKind::Dispatch(_) | IdKind::Subgroup | IdKind::SubgroupLane => true,
+                    IdKind::Subgroup => self.ids.subgroup_varies,
+                    IdKind::WorkItem(_) | IdKind::Dispatch(_) | IdKind::SubgroupLane => true,
                 };
                 self.results(op, varies);
             }
