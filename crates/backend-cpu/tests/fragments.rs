@@ -207,3 +207,152 @@ fn a_tiled_product_of_any_size() {
         assert_eq!(found[3], expected, "{m} x {n} x {k}");
     }
 }
+
+/// A deterministic source of choices.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
+    }
+
+    fn pick<'a>(&mut self, from: &'a [String]) -> &'a str {
+        let at = self.below(from.len());
+        &from[at]
+    }
+}
+
+/// A kernel of a few subgroups that loads, labels, multiplies, changes and repacks tiles as `dice` fall, and stores every sum: as a
+/// tile, by some of its lanes only, and slot by slot.
+fn chain(dice: &mut Dice) -> String {
+    let lanes = [32, 64][dice.below(2)];
+    let size = [[lanes, 1, 1], [lanes / 2, 2, 1], [lanes * 2, 1, 1], [16, lanes / 16, 3]][dice.below(4)];
+    let slots = 256 / lanes;
+    let sum = format!("vector<{slots}xf32>");
+    let mut ops = String::new();
+    let [mut lhs, mut rhs, mut sums] = [const { Vec::<String>::new() }; 3];
+    let views = [("%dense", "view<64x64xf16>"), ("%across", "view<64x64xf16, %turned>")];
+    let load = |dice: &mut Dice, role: &str, name: &str, ty: &str| {
+        let (view, view_ty) = views[dice.below(2)];
+        let (row, column) = (["0", "%row", "8"][dice.below(3)], 3 * dice.below(16));
+        format!("  {name} = vector.fragment.load<{role}> {view}[{row}, {column}] shape [%s, %s] : {view_ty} -> {ty}\n")
+    };
+    for (role, ty, to) in
+        [("lhs", "vector<16xf16>", &mut lhs), ("rhs", "vector<16xf16>", &mut rhs), ("init", &sum, &mut sums)]
+    {
+        let name = format!("%{role}first");
+        ops += &load(dice, role, &name, ty);
+        to.push(name);
+    }
+    for step in 0..6 + dice.below(8) {
+        let name = format!("%v{step}");
+        match dice.below(7) {
+            0 => {
+                ops += &load(dice, "lhs", &name, "vector<16xf16>");
+                lhs.push(name);
+            }
+            1 => {
+                ops += &format!(
+                    "  %w{step} = vector.load %dense[%line, {}] : view<64x64xf16> -> vector<16xf16>\n  \
+                     {name} = vector.fragment<rhs> %w{step} shape [%s, %s] : vector<16xf16>\n",
+                    dice.below(48)
+                );
+                rhs.push(name);
+            }
+            2 => {
+                let (role, to) = if dice.below(2) == 0 { ("lhs", &mut lhs) } else { ("rhs", &mut rhs) };
+                ops += &format!(
+                    "  %n{step} = vector.mulf {}, %small : {sum}\n  {name} = vector.fragment.repack<{role}> %n{step} shape [%s, %s] : {sum} -> vector<16xf16>\n",
+                    dice.pick(&sums)
+                );
+                to.push(name);
+            }
+            3 => {
+                ops += &format!("  {name} = vector.addf {}, {} : {sum}\n", dice.pick(&sums), dice.pick(&sums));
+                sums.push(name);
+            }
+            4 => {
+                ops += &format!("  {name} = scf.select %low, {}, {} : {sum}\n", dice.pick(&sums), dice.pick(&sums));
+                sums.push(name);
+            }
+            _ => {
+                ops += &format!(
+                    "  {name} = vector.mma {}, {}, {} : vector<16xf16>, vector<16xf16>, {sum}\n",
+                    dice.pick(&lhs),
+                    dice.pick(&rhs),
+                    dice.pick(&sums)
+                );
+                sums.push(name);
+            }
+        }
+    }
+    for (at, value) in sums.iter().enumerate() {
+        let block = 64 * at;
+        ops += &format!(
+            "  %r{at} = index.madd %sub, %s, %c{block} : index\n  \
+             vector.fragment.store<result> {value}, %tiles[%r{at}, 0] shape [%s, %s] : {sum}, view<2048x16xf32>\n  \
+             scf.if %low {{\n    vector.fragment.store<result> {value}, %some[%r{at}, 0] shape [%s, %s] : {sum}, view<2048x16xf16>\n  }}\n  \
+             scf.if %one_sub {{\n    vector.fragment.store<result> {value}, %some[%r{at}, 0] shape [%s, %s] : {sum}, view<2048x16xf16>\n  }}\n  \
+             %q{at} = index.madd %flat, %c32, %c{at}i : index\n  \
+             vector.store {value}, %slots[%q{at}, 0] : {sum}, view<8192x{slots}xf32>\n"
+        );
+    }
+    let constants: String = (0..32)
+        .map(|at| {
+            format!("  %c{}i = index.constant {at} : index\n  %c{} = index.constant {} : index\n", at, 64 * at, 64 * at)
+        })
+        .collect();
+    format!(
+        "amdgpu.target<gfx11-generic> @t {{subgroup_size = {lanes}}}\nkernel.def target(@t) @k() {{\n  \
+         kernel.launch.config workgroups(1, 1, 1) workgroup_size({}, {}, {}) : index\n}} launch(%in: buffer, %o0: buffer, %o1: buffer, %o2: buffer) {{\n  \
+         %base = index.constant 0 : offset\n  %s = index.constant 16 : index\n  %c32 = index.constant 32 : index\n{constants}  \
+         %turned = encoding.layout.strided [1, 64] : encoding<layout>\n  \
+         %dense = buffer.view %in[%base] : buffer -> view<64x64xf16>\n  %across = buffer.view %in[%base] : buffer -> view<64x64xf16, %turned>\n  \
+         %tiles = buffer.view %o0[%base] : buffer -> view<2048x16xf32>\n  %some = buffer.view %o1[%base] : buffer -> view<2048x16xf16>\n  \
+         %slots = buffer.view %o2[%base] : buffer -> view<8192x{slots}xf32>\n  %lane = kernel.subgroup.lane.id : index\n  \
+         %sub = kernel.subgroup.id : index\n  %line = index.rem %lane, %s : index\n  %row = index.mul %sub, %c4i : index\n  \
+         %size = index.constant {lanes} : index\n  %flat = index.madd %sub, %size, %lane : index\n  \
+         %eleven = index.constant 11 : index\n  %low = index.cmp ult, %lane, %eleven : index\n  \
+         %zero = index.constant 0 : index\n  %one_sub = index.cmp eq, %sub, %zero : index\n  \
+         %small = vector.constant 0.0625 : {sum}\n{ops}  kernel.return\n}}\n",
+        size[0], size[1], size[2]
+    )
+}
+
+#[test]
+fn random_chains_give_the_interpreters_bits() {
+    let mut stored = 0;
+    for seed in 1..=60 {
+        let mut dice = Dice(seed * 0x9e37_79b9_7f4a_7c15);
+        for _ in 0..8 {
+            dice.below(2);
+        }
+        let text = chain(&mut dice);
+        let input = pack(F16, noise(64 * 64, seed));
+        let found = run(&text, "k", &[], &[input, vec![0; 2048 * 64], vec![0; 2048 * 32], vec![0; 8192 * 32]], &[]);
+        stored += unpack(F32, &found[1]).iter().filter(|x| **x != 0.0 && x.is_finite()).count();
+    }
+    assert!(stored > 60 * 256, "hardly anything was computed: {stored}");
+}
+
+#[test]
+fn a_tile_past_the_end_is_a_fault_that_names_it() {
+    let kernel = Module::parse("test.loom", CORPUS).unwrap().specialise("vector_mma_f16", &BTreeMap::new()).unwrap();
+    let geometry = kernel.launch.geometry(&[]).unwrap();
+    let image = tile::compile(&kernel).unwrap();
+    for (short, op) in [(0, "vector.fragment.load"), (3, "vector.fragment.store")] {
+        let mut buffers = [vec![0u8; 512], vec![0; 512], vec![0; 1024], vec![0; 1024]];
+        let length = buffers[short].len() - 2;
+        buffers[short].truncate(length);
+        let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
+        let fault =
+            run_slices(&image, &geometry, &mut slices, &[], &mut TileScratch::default()).unwrap_err().to_string();
+        assert!(
+            fault.contains(op) && fault.ends_with(&format!("of buffer argument {short}, which has {length} bytes")),
+            "{fault}"
+        );
+    }
+}

@@ -10,6 +10,7 @@ use crate::ir::{self, BlockId, Body, Parameter, ParameterKind, ValueId};
 use crate::ops::{Family, IntPredicate, OpKind};
 use crate::types::{ScalarType, Type};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Values that are kept on the stack.
 const INLINE_VALUES: usize = 64;
@@ -108,6 +109,20 @@ impl LaunchProgram {
         }
         Ok(Geometry { workgroups, workgroup_size: self.workgroup_size })
     }
+}
+
+/// Runs some ops of one block of a body of scalars, at most `steps`.
+pub(crate) fn run_ops(
+    body: &Body,
+    values: &mut [u64],
+    block: BlockId,
+    ops: Range<usize>,
+    steps: u64,
+) -> Result<(), LaunchError> {
+    // The steps that are left of the limit are those that may be made.
+    let mut run = Run { body, values, steps: MAX_STEPS.saturating_sub(steps) };
+    let ops = body.block(block).ops.get(ops).unwrap_or_default();
+    ops.iter().try_for_each(|op| run.op(op))
 }
 
 struct Run<'a> {

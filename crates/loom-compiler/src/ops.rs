@@ -440,6 +440,9 @@ pub enum IdKind {
 /// Work-items per subgroup, unless a kernel's target record says otherwise.
 pub const SUBGROUP_SIZE: u32 = 32;
 
+/// How many sums a reduction over work-items keeps at a time: [`OpKind::SubgroupReduce`] says in which order.
+pub const REDUCTION_CHAINS: usize = 32;
+
 /// The numbers of work-items that a subgroup may have.
 pub const SUBGROUP_SIZES: [u32; 2] = [SUBGROUP_SIZE, 64];
 
@@ -609,8 +612,10 @@ pub enum OpKind {
     /// `(value, offset: i32, width: i32) -> (value, i1)`: another lane's value, and whether it was valid (else the own).
     /// A value may be a vector of rank 1.
     SubgroupShuffle(ShuffleMode),
-    /// `(value) -> value`: over the cluster of lanes that `lane` belongs to (below), in ascending lane order; lanes missing
-    /// from a partial last subgroup are left out. Vectors reduce lane element by lane element.
+    /// `(value) -> value`: over the cluster of lanes that `lane` belongs to (below); lanes missing from a partial last
+    /// subgroup are left out. Vectors reduce lane element by lane element. The language leaves the order open; here position
+    /// `p` of the cluster joins chain `p mod` [`REDUCTION_CHAINS`], each chain ascends, and then chain `c` takes in chain
+    /// `c + w`, for `w` = 16, 8, 4, 2, 1: the order of a butterfly, and of vector registers.
     SubgroupReduce {
         /// How values combine.
         combine: Combine,
@@ -619,7 +624,7 @@ pub enum OpKind {
         /// Distance between the lanes of one cluster, a power of two.
         stride: u32,
     },
-    /// `(value) -> value`: over all work-items of the workgroup, in ascending flat id.
+    /// `(value) -> value`: over all work-items of the workgroup by flat id, in the order of `SubgroupReduce`.
     WorkgroupReduce(Combine),
     /// `(lhs, rhs, sum) -> sum`: a tile product over the lanes of the subgroup; see [`Product`].
     Mma(Product),

@@ -19,9 +19,8 @@ use loom_compiler::tile::{
 };
 use loom_compiler::types::ScalarType;
 
-use super::kernels::{Map, Operand, bits, set_bits};
+use super::kernels::{Loops, Operand, bits, set_bits};
 use super::memory::Bytes;
-use super::product::Products;
 use super::{Arg, Fault};
 
 #[cfg(not(target_endian = "little"))]
@@ -71,13 +70,13 @@ impl Exec {
 ///
 /// # Safety
 ///
-/// As [`super::run`]; the arguments were checked against the image, and `map` and `products` are for an available set of instructions.
+/// As [`super::run`]; the arguments were checked against the image, and `loops` are for an available set of instructions.
 pub(super) unsafe fn launch(
     image: &CpuImage,
     geometry: &Geometry,
     args: &[Arg],
     state: &mut State,
-    (map, products): (Map, Products),
+    loops: Loops,
     step_limit: u64,
 ) -> Result<(), Fault> {
     let program = image.program();
@@ -144,8 +143,7 @@ pub(super) unsafe fn launch(
     let mut run = Run {
         program,
         name: &image.name,
-        map,
-        products,
+        loops,
         slots,
         frame: state.frame.as_mut_ptr(),
         staging: state.staging.as_mut_ptr(),
@@ -232,8 +230,7 @@ type Stop = Box<Fault>;
 struct Run<'a> {
     program: &'a Program,
     name: &'a str,
-    map: Map,
-    products: Products,
+    loops: Loops,
     slots: &'a mut [u64],
     frame: *mut u8,
     /// Four runs of `capacity` elements of 8 bytes: three operands and a result.
@@ -438,13 +435,13 @@ impl Run<'_> {
                         }
                     }
                 }
-                Target::Reg(reg) => (self.map)(op, self.element(reg, ty, exec.lo), operands, n),
+                Target::Reg(reg) => (self.loops.map)(op, self.element(reg, ty, exec.lo), operands, n),
                 Target::Memory(access) => {
                     if let Some(at) = self.contiguous(access, ty, exec)? {
-                        (self.map)(op, at, operands, n);
+                        (self.loops.map)(op, at, operands, n);
                     } else {
                         let staged = self.staging.add(3 * 8 * self.program.capacity as usize);
-                        (self.map)(op, staged, operands, n);
+                        (self.loops.map)(op, staged, operands, n);
                         self.scatter(access, ty, exec, staged)?;
                     }
                 }

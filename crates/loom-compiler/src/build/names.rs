@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use crate::check::{EntropyId, TensorId};
 use crate::ir::ValueId;
 use crate::types::Dim;
 
@@ -17,6 +18,13 @@ pub(crate) enum Layout {
     Strided(Vec<Dim>),
 }
 
+/// What only a check has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Host {
+    Tensor(TensorId),
+    Entropy(EntropyId),
+}
+
 /// What a name stands for.
 #[derive(Clone, Debug)]
 pub(crate) enum Binding {
@@ -24,6 +32,7 @@ pub(crate) enum Binding {
     Layout(Layout),
     /// The numbers of a packed operand, by name.
     Schema(String),
+    Host(Host),
     /// Its definition was refused, and that was reported.
     Reported,
 }

@@ -17,7 +17,7 @@ pub use encode::{ImageError, MAX_IMAGE_BYTES};
 pub use program::*;
 pub(crate) use uniform::varying_in_subgroup;
 
-use crate::ir::{Kernel, Parameter, Span};
+use crate::ir::{Kernel, Parameter, SourceDigest, Span};
 use crate::launch::LaunchProgram;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,8 @@ use serde::{Deserialize, Serialize};
 pub struct CpuImage {
     /// The export name.
     pub name: String,
+    /// Which kernel it is of, whatever compiled it and for what; as [`Kernel::source`].
+    pub source: SourceDigest,
     /// Launch arguments, in order.
     pub parameters: Vec<Parameter>,
     /// Computes the number of workgroups from workload arguments.
@@ -82,6 +84,7 @@ pub fn compile(kernel: &Kernel) -> Result<CpuImage, Unsupported> {
     let program = compile::program(kernel)?;
     Ok(CpuImage {
         name: kernel.name.clone(),
+        source: kernel.source,
         parameters: kernel.parameters.clone(),
         launch: kernel.launch.clone(),
         program,

@@ -209,14 +209,14 @@ pub enum Inst {
         /// For faults.
         site: SiteId,
     },
-    /// Combines the values of each group of items; every item of a group gets the result.
+    /// Combines the values of each group of items, in the order of `OpKind::SubgroupReduce`.
     Reduce {
         /// How two values combine.
         combine: Combine,
         /// Their type.
         ty: ScalarType,
-        /// Result.
-        to: Reg,
+        /// Result, for every item of a group.
+        to: Landing,
         /// The value of each item.
         from: Reg,
         /// Which items form a group.
@@ -298,6 +298,15 @@ pub struct Repack {
     pub values: Vec<Reg>,
     /// The result, by slot: other registers than those of the operand. Slots without data become zero.
     pub results: Vec<Reg>,
+}
+
+/// Where a reduction leaves its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Landing {
+    /// A register: each item has that of its group.
+    Reg(Reg),
+    /// A slot, for a tile that is one group.
+    Slot(Slot),
 }
 
 /// The items that a reduction combines, in ascending order of flat id within the workgroup.

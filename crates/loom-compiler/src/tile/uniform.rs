@@ -7,7 +7,7 @@
 //! - Not here: values that vary but are affine in the item (`compile`).
 
 use crate::ir::{BlockId, Body, Op, ValueId};
-use crate::ops::{Axis, Family, IdKind, Space};
+use crate::ops::{Axis, Family, IdKind, OpKind, Space};
 
 /// What the shape of the tiles makes of the ids.
 #[derive(Clone, Copy)]
@@ -16,13 +16,16 @@ pub(super) struct Ids {
     pub group_x_varies: bool,
     /// Whether workgroups along y do.
     pub group_y_varies: bool,
-    /// Whether subgroups do.
+    /// Whether a tile is one workgroup: what all of it combine to is one value.
+    pub one_group: bool,
+    /// Whether subgroups differ within a tile.
     pub subgroup_varies: bool,
 }
 
 /// For every value whether it may differ between the lanes of one subgroup.
 pub(crate) fn varying_in_subgroup(body: &Body) -> Vec<bool> {
-    varying(body, Ids { group_x_varies: false, group_y_varies: false, subgroup_varies: false })
+    let ids = Ids { group_x_varies: false, group_y_varies: false, one_group: true, subgroup_varies: false };
+    varying(body, ids)
 }
 
 /// For every value whether it varies.
@@ -94,7 +97,10 @@ impl Analysis<'_> {
                 };
                 self.results(op, varies);
             }
-            Family::Exchange | Family::Meeting | Family::ReadLane => self.results(op, true),
+            Family::Exchange | Family::Meeting | Family::ReadLane => {
+                let one = self.ids.one_group && matches!(op.kind, OpKind::WorkgroupReduce(_));
+                self.results(op, !one);
+            }
             Family::Branch(_) => {
                 let selector = self.is(op.operands[0]);
                 for &block in &op.blocks {

@@ -88,7 +88,7 @@ impl Check<'_> {
             ));
         }
         for (what, found, least, most) in [
-            ("capacity", program.capacity, 1, MAX_WORKGROUP_ITEMS),
+            ("capacity", program.capacity, 1, compile::TILE_MAX),
             ("frame_bytes", program.frame_bytes, 0, MAX_FRAME_BYTES),
             ("slots", program.slots, 0, MAX_SLOTS),
         ] {
@@ -214,7 +214,10 @@ impl Check<'_> {
                 self.site(*site)
             }
             Inst::Reduce { combine: _, ty, to, from, group } => {
-                self.reg(*to, *ty)?;
+                match to {
+                    Landing::Reg(to) => self.reg(*to, *ty)?,
+                    Landing::Slot(to) => self.slot(*to)?,
+                }
                 self.reg(*from, *ty)?;
                 let Group::Lanes { size, stride } = *group else {
                     return Ok(());
@@ -250,7 +253,7 @@ impl Check<'_> {
 
     /// A fragment that can be laid out in the subgroups of this program, with a register for each slot.
     fn payload(&self, fragment: Fragment, ty: ScalarType, registers: &[Reg]) -> Valid {
-        if !fragment.is_valid() {
+        if !fragment.is_valid() || fragment.lanes != self.program.subgroup_size {
             return Err(wrong("program", format!("{fragment:?}")));
         }
         if registers.len() != fragment.slots() as usize || ty.bits() < 8 {

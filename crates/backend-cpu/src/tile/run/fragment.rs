@@ -280,7 +280,7 @@ impl Run<'_> {
                     for first in (0..inst.product.depth).step_by(GROUP) {
                         let a = run.integers(&inst.lhs, inst.product.lhs, first, subgroup);
                         let b = run.integers(&inst.rhs, inst.product.rhs, first, subgroup);
-                        (run.products.integers)(&a, &b, &mut sums);
+                        (run.loops.products.integers)(&a, &b, &mut sums);
                     }
                     run.spread_rows(inst, subgroup, &sums, |_, at, sum| at.cast::<i32>().write(sum));
                 } else {
@@ -292,7 +292,7 @@ impl Run<'_> {
                         let (mut a, mut b) = ([[0.0; GROUP]; GROUP], [[0.0; GROUP]; GROUP]);
                         let a = run.floats(&inst.lhs, inst.product.lhs, first, subgroup, &mut a);
                         let b = run.floats(&inst.rhs, inst.product.rhs, first, subgroup, &mut b);
-                        (run.products.floats)(&a, &b, &mut sums);
+                        (run.loops.products.floats)(&a, &b, &mut sums);
                     }
                     run.spread_rows(inst, subgroup, &sums, |ty, at, sum| match ty {
                         ScalarType::F32 => at.cast::<f32>().write(sum),
