@@ -30,6 +30,9 @@ fn is_space(entry: &Entry<'_>) -> bool {
 impl<'m> Builder<'m> {
     /// `encoding.*`: layouts of views.
     pub(super) fn encoding_op(&mut self, reader: &mut Reader<'m>, op: &str) -> Built<Vec<Binding>> {
+        if op == "define" {
+            return self.define_schema(reader);
+        }
         let layout = match op {
             "layout.dense" => Layout::Dense,
             "layout.strided" => {

@@ -279,7 +279,7 @@ impl<'m> Builder<'m> {
         match self.names.get(name) {
             Some(Binding::Value(value)) => Ok(*value),
             Some(Binding::Reported) => Err(Refusal::Reported),
-            Some(Binding::Layout(_)) => {
+            Some(Binding::Layout(_) | Binding::Schema(_)) => {
                 refuse(span, format!("`%{name}` is a layout; expected a scalar, vector, buffer or view"))
             }
             Some(Binding::Host(Host::Tensor(_))) => refuse(span, format!("`%{name}` is a tensor; expected a scalar")),

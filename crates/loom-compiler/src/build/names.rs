@@ -30,6 +30,8 @@ pub(crate) enum Host {
 pub(crate) enum Binding {
     Value(ValueId),
     Layout(Layout),
+    /// The numbers of a packed operand, by name.
+    Schema(String),
     Host(Host),
     /// Its definition was refused, and that was reported.
     Reported,

@@ -253,7 +253,7 @@ impl Check<'_> {
 
     /// A fragment that can be laid out in the subgroups of this program, with a register for each slot.
     fn payload(&self, fragment: Fragment, ty: ScalarType, registers: &[Reg]) -> Valid {
-        if !fragment.is_valid() {
+        if !fragment.is_valid() || fragment.lanes != self.program.subgroup_size {
             return Err(wrong("program", format!("{fragment:?}")));
         }
         if registers.len() != fragment.slots() as usize || ty.bits() < 8 {
