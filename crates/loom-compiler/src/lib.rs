@@ -17,6 +17,7 @@
 mod build;
 mod diag;
 pub mod eval;
+pub mod facts;
 mod fold;
 mod format;
 mod image;

@@ -79,7 +79,10 @@ fn wide_subgroups_shuffle_and_reduce_as_one() {
     let partial = results(&text(WIDE, "target(@wide)", 70, sum), 70);
     assert_eq!((partial[0], partial[64], partial[69]), (2016, 399, 399));
     let ends = "%r = kernel.subgroup.reduce<addi> %x {cluster_size = 2, cluster_stride = 32} : i32";
-    assert_eq!(results(&text(WIDE, "target(@wide)", 64, ends), 64), (0..64).map(|i| i % 32 * 2 + 32).collect::<Vec<_>>());
+    assert_eq!(
+        results(&text(WIDE, "target(@wide)", 64, ends), 64),
+        (0..64).map(|i| i % 32 * 2 + 32).collect::<Vec<_>>()
+    );
 }
 
 #[test]
