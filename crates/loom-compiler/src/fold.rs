@@ -81,6 +81,7 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
         | OpKind::Reduce(_)
         | OpKind::Dot
         | OpKind::Alloca { .. }
+        | OpKind::Bytes(_)
         | OpKind::BufferView
         | OpKind::Subview
         | OpKind::Refine
@@ -88,6 +89,11 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
         | OpKind::LoadMask
         | OpKind::Store
         | OpKind::StoreMask
+        | OpKind::FragmentLabel(..)
+        | OpKind::FragmentLoad(_)
+        | OpKind::FragmentStore(_)
+        | OpKind::FragmentRepack { .. }
+        | OpKind::Mma(_)
         | OpKind::If
         | OpKind::For
         | OpKind::While

@@ -7,14 +7,17 @@
 //!   looks at every kernel and function, with config values unknown.
 //! - Not here: the grammar and meaning of ops (`build`).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::build::{Builder, Mode};
+use crate::check::{Benchmark, Case, CaseName};
 use crate::diag::{Diagnostics, FileStart};
-use crate::ir::{Kernel, Span};
+use crate::ir::{Kernel, SourceDigest, Span};
 use crate::lex::{self, Kind, Token};
+use crate::passes;
 use crate::reader::Reader;
 use crate::syntax::{self, Op};
+use sha2::{Digest, Sha256};
 
 /// The longest text that is read.
 pub const MAX_SOURCE_BYTES: usize = 16 << 20;
@@ -154,6 +157,20 @@ impl Module {
     /// # Errors
     /// An unknown kernel, an unbound or violated config value, and everything that does not verify in what is reached.
     pub fn specialise(&self, kernel: &str, config: &BTreeMap<String, String>) -> Result<Kernel, Diagnostics> {
+        self.specialise_watched(kernel, config, &mut |_, _| {})
+    }
+
+    /// As [`Self::specialise`]; `watch` is shown the kernel as it was built and after each pass, with the pass's name.
+    /// [`Kernel`] displays as text.
+    ///
+    /// # Errors
+    /// As [`Self::specialise`].
+    pub fn specialise_watched(
+        &self,
+        kernel: &str,
+        config: &BTreeMap<String, String>,
+        watch: &mut dyn FnMut(&str, &Kernel),
+    ) -> Result<Kernel, Diagnostics> {
         let mut builder = Builder::new(self, config, Mode::Specialise);
         let found = self.kernel(kernel);
         let built = match found[..] {
@@ -161,7 +178,10 @@ impl Module {
             _ => None,
         };
         match built {
-            Some(kernel) if builder.diagnostics.items.is_empty() => Ok(kernel),
+            Some(mut kernel) if builder.diagnostics.items.is_empty() => {
+                passes::run(&mut kernel, watch);
+                Ok(kernel)
+            }
             _ => {
                 if builder.diagnostics.items.is_empty() {
                     let message = if found.is_empty() {
@@ -176,6 +196,55 @@ impl Module {
                 Err(builder.diagnostics)
             }
         }
+    }
+
+    /// The cases and scenarios, in the order of the text.
+    pub fn cases(&self) -> Vec<CaseName> {
+        let case = |op: &Op| {
+            let scenario = match self.op_name(op) {
+                "check.case" => false,
+                "check.scenario" => true,
+                _ => return None,
+            };
+            let name = self.symbol_of(op)?.0.to_owned();
+            let public = op.rest.start < op.rest.end && self.text(op.rest.start) == "public";
+            Some(CaseName { name, public, scenario })
+        };
+        self.ops[..self.roots].iter().filter_map(case).collect()
+    }
+
+    /// The case or scenario with this symbol, with or without `@`; `config` as in [`Self::specialise`].
+    ///
+    /// # Errors
+    /// An unknown case, and everything in it that does not verify.
+    pub fn case(&self, name: &str, config: &BTreeMap<String, String>) -> Result<Case, Diagnostics> {
+        let mut builder = Builder::new(self, config, Mode::Specialise);
+        let symbol = self.symbols.get(name.strip_prefix('@').unwrap_or(name));
+        let op = symbol.map(|at| &self.ops[*at]);
+        let case = op.filter(|op| matches!(self.op_name(op), "check.case" | "check.scenario"));
+        match case.and_then(|op| builder.check_case(op)) {
+            Some(case) if builder.diagnostics.items.is_empty() => Ok(case),
+            _ => {
+                if builder.diagnostics.items.is_empty() {
+                    let legal: Vec<String> = self.cases().into_iter().map(|case| case.name).collect();
+                    let message = format!("no case `{name}` in this text; it has: {}", legal.join(", "));
+                    builder.diagnostics.push(&self.source, Span::default(), message);
+                }
+                Err(builder.diagnostics)
+            }
+        }
+    }
+
+    /// The benchmarks, in the order of the text.
+    ///
+    /// # Errors
+    /// What is wrong with any of them.
+    pub fn benchmarks(&self) -> Result<Vec<Benchmark>, Diagnostics> {
+        let config = BTreeMap::new();
+        let mut builder = Builder::new(self, &config, Mode::Verify);
+        let ops = self.ops[..self.roots].iter().filter(|op| self.op_name(op) == "check.benchmark");
+        let found = ops.filter_map(|op| builder.benchmark(op)).collect();
+        builder.diagnostics.finish(found)
     }
 
     /// The names by which `specialise` finds the kernels of the text: export names, or symbols where there is none or where it
@@ -218,6 +287,29 @@ impl Module {
     /// Which file a byte of the source is in, counted from the first.
     fn file_of(&self, at: u32) -> usize {
         self.files.partition_point(|file| file.start <= at)
+    }
+
+    /// Which kernel `op` defines with `config`. Snapshots outlive builds by it: what goes in, and in which order, stays.
+    pub(crate) fn digest(&self, op: &Op, config: &BTreeMap<String, String>) -> SourceDigest {
+        let mut digest = Sha256::new();
+        // Lengths first: no two lists of parts run together to the same bytes.
+        let mut part = |text: &str| {
+            digest.update((text.len() as u64).to_le_bytes());
+            digest.update(text);
+        };
+        part(&self.source);
+        part(self.symbol_of(op).map_or("", |(symbol, _)| symbol));
+        // Sorted, each key once, the spelling without `@` before the other: as they are bound.
+        let keys: BTreeSet<&str> = config.keys().map(|key| key.strip_prefix('@').unwrap_or(key)).collect();
+        for key in keys.into_iter().filter(|key| self.declares_config(key)) {
+            part(key);
+            part(config.get(key).or_else(|| config.get(&format!("@{key}"))).map_or("", String::as_str));
+        }
+        SourceDigest(digest.finalize().into())
+    }
+
+    fn declares_config(&self, key: &str) -> bool {
+        self.symbols.get(key).is_some_and(|at| self.op_name(&self.ops[*at]).starts_with("config."))
     }
 
     pub(crate) fn op_name(&self, op: &Op) -> &str {

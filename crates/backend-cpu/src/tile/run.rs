@@ -7,6 +7,7 @@
 
 mod access;
 mod between;
+mod fragment;
 mod split;
 
 use std::ptr;
@@ -18,7 +19,7 @@ use loom_compiler::tile::{
 };
 use loom_compiler::types::ScalarType;
 
-use super::kernels::{Map, Operand, bits, set_bits};
+use super::kernels::{Loops, Operand, bits, set_bits};
 use super::memory::Bytes;
 use super::{Arg, Fault};
 
@@ -69,13 +70,13 @@ impl Exec {
 ///
 /// # Safety
 ///
-/// As [`super::run`]; the arguments were checked against the image, and `map` is for an available set of instructions.
+/// As [`super::run`]; the arguments were checked against the image, and `loops` are for an available set of instructions.
 pub(super) unsafe fn launch(
     image: &CpuImage,
     geometry: &Geometry,
     args: &[Arg],
     state: &mut State,
-    map: Map,
+    loops: Loops,
     step_limit: u64,
 ) -> Result<(), Fault> {
     let program = image.program();
@@ -142,7 +143,7 @@ pub(super) unsafe fn launch(
     let mut run = Run {
         program,
         name: &image.name,
-        map,
+        loops,
         slots,
         frame: state.frame.as_mut_ptr(),
         staging: state.staging.as_mut_ptr(),
@@ -182,6 +183,7 @@ fn bind(
 ) -> Result<usize, Fault> {
     let size = |buffer: &Buffer| match *buffer {
         Buffer::Argument(_) => 0,
+        Buffer::Constant { len, .. } => u64::from(len),
         Buffer::Workgroup { bytes } => bytes.saturating_mul(groups_per_tile),
         Buffer::Private { bytes } => bytes.saturating_mul(u64::from(program.capacity)),
     };
@@ -199,10 +201,16 @@ fn bind(
                 Some(&Arg::Buffer { ptr, len }) => Binding { ptr, len },
                 Some(Arg::Scalar(_)) | None => Binding { ptr: ptr::null_mut(), len: 0 },
             },
-            Buffer::Workgroup { .. } | Buffer::Private { .. } => {
+            Buffer::Workgroup { .. } | Buffer::Private { .. } | Buffer::Constant { .. } => {
                 let len = size(buffer) as usize;
                 // SAFETY: `at + len <= total`, which is reserved.
                 let ptr = unsafe { memory.as_mut_ptr().add(at) };
+                if let Buffer::Constant { start, .. } = *buffer
+                    && let Some(bytes) = program.data.get(start as usize..start as usize + len)
+                {
+                    // SAFETY: `len` bytes from `ptr` are ours, and no part of the image.
+                    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), ptr, len) };
+                }
                 at += len.next_multiple_of(64);
                 Binding { ptr, len }
             }
@@ -229,7 +237,7 @@ type Stop = Box<Fault>;
 struct Run<'a> {
     program: &'a Program,
     name: &'a str,
-    map: Map,
+    loops: Loops,
     slots: &'a mut [u64],
     frame: *mut u8,
     /// Four runs of `capacity` elements of 8 bytes: three operands and a result.
@@ -387,6 +395,10 @@ impl Run<'_> {
                         let width = self.source(*width, ScalarType::I32, exec, 1)?;
                         self.shuffle(*mode, *ty, [*to, *valid, *from], offset, width, exec);
                     }
+                    Inst::FragmentLoad(access) => self.fragment_load(access, exec)?,
+                    Inst::FragmentStore(access) => self.fragment_store(access, exec)?,
+                    Inst::Mma(inst) => self.mma(inst, exec)?,
+                    Inst::FragmentRepack(repack) => self.fragment_repack(repack, exec)?,
                 }
             }
         }
@@ -430,13 +442,13 @@ impl Run<'_> {
                         }
                     }
                 }
-                Target::Reg(reg) => (self.map)(op, self.element(reg, ty, exec.lo), operands, n),
+                Target::Reg(reg) => (self.loops.map)(op, self.element(reg, ty, exec.lo), operands, n),
                 Target::Memory(access) => {
                     if let Some(at) = self.contiguous(access, ty, exec)? {
-                        (self.map)(op, at, operands, n);
+                        (self.loops.map)(op, at, operands, n);
                     } else {
                         let staged = self.staging.add(3 * 8 * self.program.capacity as usize);
-                        (self.map)(op, staged, operands, n);
+                        (self.loops.map)(op, staged, operands, n);
                         self.scatter(access, ty, exec, staged)?;
                     }
                 }

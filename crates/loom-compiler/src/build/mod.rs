@@ -14,9 +14,11 @@
 //! - In [`Mode::Verify`] config values are unknown and both branches of every `scf.if` are built; the body is thrown away.
 //! - Not here: what is foldable (`fold`), what is dead (`simplify`).
 
+mod check;
 mod config;
 mod control;
 mod element;
+mod fragment;
 mod kernel;
 mod memory;
 mod names;
@@ -42,7 +44,7 @@ use crate::types::{ScalarType, Type};
 
 pub(crate) use config::bound_bits;
 
-use names::{Binding, Names};
+use names::{Binding, Host, Names};
 use prove::Entering;
 
 /// The most ops built for one kernel, inlined ones counted each time.
@@ -65,6 +67,8 @@ pub(crate) enum Mode {
 enum Place {
     /// The launch-config region: host code, pure.
     Launch,
+    /// A check: host code, pure but for its own ops.
+    Check,
     /// A kernel's body, and functions called from it.
     Device,
 }
@@ -327,6 +331,10 @@ impl<'m> Builder<'m> {
             Some(Binding::Layout(_)) => {
                 refuse(span, format!("`%{name}` is a layout; expected a scalar, vector, buffer or view"))
             }
+            Some(Binding::Host(Host::Tensor(_))) => refuse(span, format!("`%{name}` is a tensor; expected a scalar")),
+            Some(Binding::Host(Host::Entropy(_))) => {
+                refuse(span, format!("`%{name}` is entropy; expected a scalar, such as `check.entropy.read` gives"))
+            }
             None => refuse(
                 span,
                 format!(
@@ -432,6 +440,10 @@ impl<'m> Builder<'m> {
         let (family, op) = name.split_once('.').unwrap_or((name, ""));
         self.exits |= name == "kernel.exit";
         match family {
+            "vector" | "encoding" | "buffer" | "view" | "kernel" | "func" if self.place == Place::Check => refuse(
+                reader.span(),
+                format!("`{name}`: a check computes with scalars only; legal here: index, scalar, scf, config"),
+            ),
             "index" => self.index_op(reader, op),
             "scalar" => self.scalar_op(reader, op),
             "vector" => self.vector_op(reader, op),
