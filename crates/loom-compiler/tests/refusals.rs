@@ -80,7 +80,11 @@ fn names_and_results() {
     ops("index.add %x, %x : index", "index.add", "has 1 results; 0 names");
     body("%n: index", "%n = index.constant 1 : index", "%n", "already defined");
     body("%n: index, %n: index", "", "%n", "already a parameter");
-    ops("%l = encoding.layout.dense : encoding<layout>\n%y = index.add %l, %x : index", "%l", "is a layout");
+    ops(
+        "%l = encoding.layout.dense : encoding<layout>\n%y = index.add %l, %x : index",
+        "%l",
+        "is a layout or encoding",
+    );
 }
 
 #[test]

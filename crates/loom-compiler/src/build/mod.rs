@@ -17,9 +17,12 @@
 mod config;
 mod control;
 mod element;
+mod encoding;
+mod gather;
 mod kernel;
 mod memory;
 mod names;
+mod packed;
 mod types;
 mod vector;
 
@@ -271,8 +274,8 @@ impl<'m> Builder<'m> {
         match self.names.get(name) {
             Some(Binding::Value(value)) => Ok(*value),
             Some(Binding::Reported) => Err(Refusal::Reported),
-            Some(Binding::Layout(_)) => {
-                refuse(span, format!("`%{name}` is a layout; expected a scalar, vector, buffer or view"))
+            Some(Binding::Layout(_) | Binding::Encoding(_)) => {
+                refuse(span, format!("`%{name}` is a layout or encoding; expected a scalar, vector, buffer or view"))
             }
             None => refuse(
                 span,
@@ -385,6 +388,8 @@ impl<'m> Builder<'m> {
             "func" => self.func_op(reader, op),
             "config" => self.config_op(reader, op),
             "encoding" => self.encoding_op(reader, op),
+            // Only arithmetic.
+            "buffer" if op == "pack" => self.pack(reader),
             "buffer" | "view" if self.place == Place::Launch => refuse(
                 reader.span(),
                 format!(

@@ -4,7 +4,9 @@
 //! - A function's body sees only its own names: its caller's are put away meanwhile.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
+use super::encoding::Encoding;
 use crate::ir::ValueId;
 use crate::types::Dim;
 
@@ -22,6 +24,7 @@ pub(crate) enum Layout {
 pub(crate) enum Binding {
     Value(ValueId),
     Layout(Layout),
+    Encoding(Rc<Encoding>),
     /// Its definition was refused, and that was reported.
     Reported,
 }

@@ -54,6 +54,7 @@ impl CpuImage {
             | Inst::If { .. }
             | Inst::For { .. }
             | Inst::Loop { .. }
+            | Inst::Fence
             | Inst::Reduce { .. }
             | Inst::Shuffle { .. } => false,
         })
