@@ -403,3 +403,189 @@ fn storages_as_such() {
                %r = vector.from_elements %w0, %w1, %w2, %w3 : vector<4xi32>";
     assert_eq!(i32s(on(&x, "i32", ops, "i32", 4)), [512, 0, 256, 257]);
 }
+
+/// Bytes without a pattern.
+fn noise(count: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    (0..count)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 24) as u8
+        })
+        .collect()
+}
+
+fn half(bytes: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+/// One block of ggml as its layout says, element by element.
+fn block(name: &str, b: &[u8]) -> Vec<f32> {
+    let d = half(b, 0);
+    let low = |at: usize, start: usize| f32::from(if at < 16 { b[start + at] & 15 } else { b[start + at - 16] >> 4 });
+    let fifth = |at: usize, start: usize| f32::from(b[start + at / 8] >> (at % 8) & 1) * 16.0;
+    let groups = |at: usize| {
+        let q = &b[4..16];
+        if at < 4 {
+            (q[at] & 63, q[at + 4] & 63)
+        } else {
+            (q[at + 4] & 15 | q[at - 4] >> 6 << 4, q[at + 4] >> 4 | q[at] >> 6 << 4)
+        }
+    };
+    let k = |at: usize, code: f32| {
+        let (scale, minimum) = groups(at / 32);
+        d * f32::from(scale) * code - half(b, 2) * f32::from(minimum)
+    };
+    let wide = |at: usize, start: usize| {
+        let byte = b[start + at / 64 * 32 + at % 32];
+        f32::from(if at % 64 < 32 { byte & 15 } else { byte >> 4 })
+    };
+    match name {
+        "q4_0" => (0..32).map(|at| (low(at, 2) - 8.0) * d).collect(),
+        "q4_1" => (0..32).map(|at| low(at, 4) * d + half(b, 2)).collect(),
+        "q5_0" => (0..32).map(|at| (low(at, 6) + fifth(at, 2) - 16.0) * d).collect(),
+        "q5_1" => (0..32).map(|at| (low(at, 8) + fifth(at, 4)) * d + half(b, 2)).collect(),
+        "q8_0" => (0..32).map(|at| f32::from(b[2 + at] as i8) * d).collect(),
+        "q4_k" => (0..256).map(|at| k(at, wide(at, 16))).collect(),
+        "q5_k" => (0..256).map(|at| k(at, wide(at, 48) + f32::from(b[16 + at % 32] >> (at / 32) & 1) * 16.0)).collect(),
+        _ => {
+            let d = half(b, 208);
+            let mut y = vec![0.0; 256];
+            for part in 0..2 {
+                let (ql, qh, sc) = (&b[64 * part..], &b[128 + 32 * part..], &b[192 + 8 * part..]);
+                for l in 0..32 {
+                    let code = [
+                        ql[l] & 15 | (qh[l] & 3) << 4,
+                        ql[l + 32] & 15 | (qh[l] >> 2 & 3) << 4,
+                        ql[l] >> 4 | (qh[l] >> 4 & 3) << 4,
+                        ql[l + 32] >> 4 | (qh[l] >> 6) << 4,
+                    ];
+                    for (quarter, code) in code.into_iter().enumerate() {
+                        let scale = f32::from(sc[l / 16 + 2 * quarter] as i8);
+                        y[128 * part + 32 * quarter + l] = d * scale * (f32::from(code) - 32.0);
+                    }
+                }
+            }
+            y
+        }
+    }
+}
+
+#[test]
+fn blocks_of_ggml() {
+    for (name, bytes, codes, start) in [
+        ("q4_0", 18, 16, 2),
+        ("q4_1", 20, 16, 4),
+        ("q5_0", 22, 20, 2),
+        ("q5_1", 24, 20, 4),
+        ("q8_0", 34, 32, 2),
+        ("q4_k", 144, 128, 16),
+        ("q5_k", 176, 160, 16),
+        ("q6_k", 210, 192, 0),
+    ] {
+        for seed in 1..4 {
+            let mut b = noise(bytes, seed * 0x9e37_79b9);
+            // Scales that are numbers, in f16: 0.0371.. and −1.25.
+            let at = if name == "q6_k" { 208 } else { 0 };
+            b[at..at + 2].copy_from_slice(&0x28c1u16.to_le_bytes());
+            if !matches!(name, "q4_0" | "q5_0" | "q8_0" | "q6_k") {
+                b[2..4].copy_from_slice(&0xbd00u16.to_le_bytes());
+            }
+            let expected = block(name, &b);
+            let lanes = expected.len();
+            let ops = format!(
+                "%s = encoding.define #ggml.{name} : encoding<schema>\n\
+                 %r = vector.decode %x using %s : vector<{bytes}xi8>, encoding<schema> -> vector<{lanes}xf32>"
+            );
+            let found = f32s(on(&b, "i8", &ops, "f32", lanes));
+            assert_eq!(found, expected, "{name}");
+            // The codes alone, the scale beside them.
+            if lanes == 32 {
+                let (min, minimum) = if start == 4 {
+                    ("%mh = vector.slice %h[1] : vector<2xf16> -> vector<1xf16>\n", ", min = %mh : vector<1xf16>")
+                } else {
+                    ("", "")
+                };
+                let halves = start / 2;
+                let ops = format!(
+                    "%hb = vector.slice %x[0] : vector<{bytes}xi8> -> vector<{start}xi8>\n%h = vector.bitcast %hb : vector<{start}xi8> to vector<{halves}xf16>\n{min}\
+                     %sh = vector.slice %h[0] : vector<{halves}xf16> -> vector<1xf16>\n%c = vector.slice %x[{start}] : vector<{bytes}xi8> -> vector<{codes}xi8>\n\
+                     %w = vector.bitcast %c : vector<{codes}xi8> to vector<{}xi32>\n%s = encoding.define #ggml.{name} : encoding<schema>\n\
+                     %r = vector.decode %w using %s {{scale = %sh : vector<1xf16>{minimum}}} : vector<{}xi32>, encoding<schema> -> vector<32xf32>",
+                    codes / 4,
+                    codes / 4
+                );
+                assert_eq!(f32s(on(&b, "i8", &ops, "f32", 32)), expected, "{name}, taken apart");
+            }
+        }
+    }
+}
+
+#[test]
+fn streams_of_numbers() {
+    let schema =
+        |parameters: &str| format!("%s = encoding.define #encoding.operand<{parameters}> : encoding<schema>\n");
+    let decode = |parameters: &str, input: &[u8], operands: &str, lanes: usize| {
+        let n = input.len();
+        let ops = format!(
+            "{}%r = vector.decode %x using %s {operands} : vector<{n}xi8>, encoding<schema> -> vector<{lanes}xf32>",
+            schema(parameters)
+        );
+        f32s(on(input, "i8", &ops, "f32", lanes))
+    };
+    assert_eq!(decode("element_format=i4", &[0x87, 0xf1], "", 4), [7.0, -8.0, 1.0, -1.0]);
+    assert_eq!(decode("element_format=u4, payload_elements=4", &[0x87, 0xf1], "", 4), [7.0, 8.0, 1.0, 15.0]);
+    assert_eq!(decode("element_format=i8", &[0x80, 0x7f], "", 2), [-128.0, 127.0]);
+    // OCP MX, table of FP4: 0 0.5 1 1.5 2 3 4 6, and with a sign.
+    let all: Vec<u8> = (0..8).map(|at| 2 * at | (2 * at + 1) << 4).collect();
+    let fp4 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let found = decode("element_format=f4e2m1", &all, "", 16);
+    assert_eq!(found[..8], fp4);
+    assert_eq!(found[8..].iter().map(|x| -x).collect::<Vec<_>>(), fp4);
+    // FP6: 0b011111 is 7.5 in E2M3 and 28 in E3M2, 0b000001 is 0.125 and 0.0625, 0b100001 its negative.
+    let bits = (0b0_11111u32 | 0b000001 << 6 | 0b100001 << 12 | 0b001000 << 18).to_le_bytes();
+    assert_eq!(decode("element_format=f6e2m3", &bits[..3], "", 4), [7.5, 0.125, -0.125, 1.0]);
+    assert_eq!(decode("element_format=f6e3m2", &bits[..3], "", 4), [28.0, 0.0625, -0.0625, 0.5]);
+    assert_eq!(decode("element_format=f8e4m3, rounding=finite_only", &[0x7e, 0x01], "", 2), [448.0, 2f32.powi(-9)]);
+}
+
+#[test]
+fn scales_in_groups_and_exponents() {
+    // Four groups of two, E8M0: 2^0, 2^1, 2^-127, NaN.
+    let x = [0x11u8, 0x11, 0x11, 0x11, 127, 128, 0, 255];
+    let ops = "%p = vector.slice %x[0] : vector<8xi8> -> vector<4xi8>\n%e = vector.slice %x[4] : vector<8xi8> -> vector<4xi8>\n\
+               %s = encoding.define #matrix_operand<element_format=f4e2m1, scale_format=f8e8m0, scale_group_elements=2> : encoding<schema>\n\
+               %r = vector.decode %p using %s {scale = %e : vector<4xi8>} : vector<4xi8>, encoding<schema> -> vector<8xf32>";
+    let found = f32s(on(&x, "i8", ops, "f32", 8));
+    assert_eq!(found[..6], [0.5, 0.5, 1.0, 1.0, 2f32.powi(-128), 2f32.powi(-128)]);
+    assert!(found[6].is_nan() && found[7].is_nan());
+    let ops = "%p = vector.slice %x[0] : vector<8xi8> -> vector<4xi8>\n%z = scalar.constant 1.0 : f32\n%k = scalar.constant 3.0 : f32\n%m = scalar.constant 0.5 : f32\n\
+               %s = encoding.define #matrix_operand<element_format=u8> : encoding<schema>\n\
+               %r = vector.decode %p using %s {zero_point = %z : f32, scale = %k : f32, min = %m : f32} : vector<4xi8>, encoding<schema> -> vector<4xf32>";
+    assert_eq!(f32s(on(&x, "i8", ops, "f32", 4)), [48.5; 4]);
+    let ops = "%p = vector.slice %x[0] : vector<8xi8> -> vector<2xi8>\n%s = encoding.define #matrix_operand<element_format=i4> : encoding<schema>\n\
+               %r = vector.decode %p using %s : vector<2xi8>, encoding<schema> -> vector<4xi16>";
+    assert_eq!(on(&x, "i8", ops, "i16", 4), [1, 0, 1, 0, 1, 0, 1, 0]);
+}
+
+#[test]
+fn encoding_rounds_and_saturates() {
+    let x = lef(&[1.0, 1000.0, -1e9, 2.5]);
+    let encode = |parameters: &str, operands: &str, ty: &str, lanes: usize| {
+        let ops = format!(
+            "%two = scalar.constant 2.0 : f32\n%s = encoding.define #encoding.operand<{parameters}> : encoding<schema>\n\
+             %r = vector.encode %x using %s {operands} : vector<4xf32>, encoding<schema> -> vector<{lanes}x{ty}>"
+        );
+        on(&x, "f32", &ops, ty, lanes)
+    };
+    // 2.5 is 1.25 · 2: exact in both.
+    assert_eq!(encode("element_format=f8e4m3", "", "i8", 4), [0x38, 0x7e, 0xfe, 0x42]);
+    assert_eq!(encode("element_format=f8e5m2", "", "i32", 1), [0x3c, 0x64, 0xfc, 0x41]);
+    assert_eq!(encode("element_format=f8e5m2, rounding=finite_only", "", "i8", 4), [0x3c, 0x64, 0xfb, 0x41]);
+    assert_eq!(encode("element_format=i8", "", "i8", 4), [1, 127, 128, 2]);
+    assert_eq!(encode("element_format=u8", "{scale = %two : f32}", "i8", 4), [0, 255, 0, 1]);
+    assert_eq!(encode("element_format=i4", "", "i8", 2), [0x71, 0x28]);
+    assert_eq!(encode("element_format=bf16", "", "i16", 4)[..2], [0x80, 0x3f]);
+}

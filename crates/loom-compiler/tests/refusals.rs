@@ -162,7 +162,7 @@ fn vectors() {
     ops(&v("%y = vector.transpose<[0, 1]> %v : vector<4xf32> -> vector<4xf32>"), "%v", "do not fit");
     ops(&v("%y = vector.dotf %v, %v, %i : vector<4xf32>, vector<4xf32>, i32"), "%v", "two equal float vectors");
     ops("%y = vector.from_elements %f, %f : vector<3xf32>", "vector", "2 elements for vector<3xf32>");
-    ops("%y = vector.splat %f : vector<0xf32>", "vector", "1 to 4096 lanes");
+    ops("%y = vector.splat %f : vector<4097xf32>", "vector", "at most 4096 lanes");
     ops("%y = vector.splat %f : vector<65x64xf32>", "vector", "this one has 4160");
     ops("%y = vector.splat %f : vector<f32>", "vector", "at least one dimension");
     ops("%y = vector.iota %f step %f : vector<4xf32>", "vector", "integer, index or offset lanes");

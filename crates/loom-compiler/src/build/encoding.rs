@@ -57,6 +57,27 @@ impl Encoding {
         self.layout.clone().unwrap_or(Layout::Dense)
     }
 
+    /// The same of a record written in a view's type: `#dense`, or numbers that are known, whose elements lie as a dense
+    /// view's.
+    pub(super) fn view_layout(&self, span: Span) -> Built<Layout> {
+        if self.family == "dense" || self.is_stream() || block(&self.family).is_some() {
+            return Ok(Layout::Dense);
+        }
+        refuse(
+            span,
+            format!(
+                "expected a layout: `#dense`, a value from `encoding.layout.*` or `encoding.define`, or a known record \
+                 (`#encoding.operand<..>`, {BLOCKS}), found `#{}`",
+                self.family
+            ),
+        )
+    }
+
+    /// Whether it describes a stream of numbers.
+    fn is_stream(&self) -> bool {
+        matches!(self.family.as_str(), "encoding.operand" | "matrix_operand")
+    }
+
     fn word(&self, key: &str) -> Option<&str> {
         self.parameters.iter().find(|(name, _)| name == key).and_then(|(_, value)| match value {
             Parameter::Word(word) => Some(word.as_str()),
@@ -476,9 +497,7 @@ impl<'m> Builder<'m> {
 
     /// The format of a stream of numbers, if this is one.
     fn stream_format(&self, reader: &Reader<'m>, schema: &Encoding, span: Span) -> Built<Format> {
-        let stream =
-            matches!(schema.family.as_str(), "encoding.operand" | "matrix_operand" | "operand" | "encoding.stream");
-        let Some(name) = schema.word("element_format").filter(|_| stream) else {
+        let Some(name) = schema.word("element_format").filter(|_| schema.is_stream()) else {
             let message = format!(
                 "`{}`: `#{}` has no public definition that could be followed; known are `#encoding.operand<element_format = ..>` \
                  (`#matrix_operand`), and {BLOCKS}",

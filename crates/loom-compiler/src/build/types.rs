@@ -201,8 +201,8 @@ impl<'m> Builder<'m> {
     /// The layout behind the comma of a view type.
     fn layout(&mut self, reader: &mut Reader<'m>, rank: usize) -> Built<Layout> {
         if reader.peek() == Some(Kind::Hash) {
-            // `#dense`, or packed numbers, whose elements lie as a dense view's.
-            return Ok(self.record(reader)?.layout());
+            let span = reader.here();
+            return self.record(reader)?.view_layout(span);
         }
         if reader.peek() != Some(Kind::Value) {
             return reader
