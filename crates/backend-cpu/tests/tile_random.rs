@@ -119,6 +119,8 @@ struct Writer<'a> {
     names: usize,
     /// Collectives are legal here: all items of a workgroup are.
     together: bool,
+    /// Work-items per subgroup.
+    subgroup: usize,
 }
 
 impl Writer<'_> {
@@ -603,14 +605,18 @@ impl Writer<'_> {
                 scope.floats.push(v);
             }
             1 => {
-                let v = self.value(&format!("kernel.subgroup.reduce<{combine}> {a} : f32"));
+                let cluster = *self.dice.pick(&["", " {cluster_size = 8}", " {cluster_size = 4, cluster_stride = 8}"]);
+                let v = self.value(&format!("kernel.subgroup.reduce<{combine}> {a}{cluster} : f32"));
                 scope.floats.push(v);
             }
             2 => {
-                let d = *self.dice.pick(&[1, 4, 16]);
-                let mode = *self.dice.pick(&["xor", "up", "down"]);
-                let (d, w) =
-                    (self.value(&format!("scalar.constant {d} : i32")), self.value("scalar.constant 32 : i32"));
+                let d = *self.dice.pick(&[1, 4, 16, 33]);
+                let width = *self.dice.pick(&[2, 8, 16, 32, self.subgroup]);
+                let mode = *self.dice.pick(&["xor", "up", "down", "index"]);
+                let (d, w) = (
+                    self.value(&format!("scalar.constant {d} : i32")),
+                    self.value(&format!("scalar.constant {width} : i32")),
+                );
                 self.names += 1;
                 let id = self.names;
                 self.line(&format!("%sh{id}, %ok{id} = kernel.subgroup.shuffle<{mode}> {a}, {d}, {w} : f32, i32, i32"));
@@ -639,14 +645,15 @@ fn generate(seed: u64) -> Case {
         *dice.pick(&[[64, 1, 1], [32, 1, 1], [100, 1, 1], [256, 1, 1], [8, 1, 1], [16, 4, 1], [300, 1, 1], [4, 3, 5]]);
     let grid = [1 + dice.below(if size[0] > 64 { 3 } else { 6 }), 1 + dice.below(3), 1 + dice.below(2)];
     let items = size[0] * size[1] * size[2];
+    let subgroup = if dice.below(3) == 0 { 64 } else { 32 };
     let total = grid[0] * size[0];
     let n = 1 + dice.below(total);
     let mut text = format!(
-        "kernel.def export(\"k\") @k() {{\n  %gx = index.constant {} : index\n  %gy = index.constant {} : index\n  %gz = index.constant {} : index\n  %sx = index.constant {} : index\n  %sy = index.constant {} : index\n  %sz = index.constant {} : index\n  kernel.launch.config workgroups(%gx, %gy, %gz) workgroup_size(%sx, %sy, %sz) : index\n}} launch(%n: index, %s: f32, %b0: buffer, %b1: buffer, %bi: buffer, %o0: buffer, %o1: buffer) {{\n",
+        "amdgpu.target<gfx9-4-generic> @t {{subgroup_size = {subgroup}}}\nkernel.def target(@t) export(\"k\") @k() {{\n  %gx = index.constant {} : index\n  %gy = index.constant {} : index\n  %gz = index.constant {} : index\n  %sx = index.constant {} : index\n  %sy = index.constant {} : index\n  %sz = index.constant {} : index\n  kernel.launch.config workgroups(%gx, %gy, %gz) workgroup_size(%sx, %sy, %sz) : index\n}} launch(%n: index, %s: f32, %b0: buffer, %b1: buffer, %bi: buffer, %o0: buffer, %o1: buffer) {{\n",
         grid[0], grid[1], grid[2], size[0], size[1], size[2]
     );
     let all = grid[0] * grid[1] * grid[2] * items;
-    let mut w = Writer { dice: &mut dice, text: String::new(), names: 0, together };
+    let mut w = Writer { dice: &mut dice, text: String::new(), names: 0, together, subgroup };
     w.line("%base = index.constant 0 : offset");
     w.line("%zero = index.constant 0 : index");
     w.line("%unit = index.constant 1 : index");

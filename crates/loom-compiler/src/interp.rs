@@ -19,9 +19,7 @@ use std::rc::Rc;
 use crate::eval;
 use crate::ir::{BlockId, Body, Kernel, Op, ParameterKind, Span, ValueId};
 use crate::launch::Geometry;
-use crate::ops::{
-    BarrierScope, Combine, Convert, End, Family, IdKind, IntPredicate, OpKind, SUBGROUP_SIZE, ShuffleMode, Space,
-};
+use crate::ops::{BarrierScope, Combine, Convert, End, Family, IdKind, IntPredicate, OpKind, ShuffleMode, Space};
 use crate::types::{Dim, ScalarType, Type, ViewType};
 
 /// What a launch argument is bound to.
@@ -242,7 +240,7 @@ impl<'k> Machine<'k, '_, '_> {
     /// Lets those go on whose whole scope has arrived.
     fn meet(&mut self, items: &mut [Item]) -> Result<(), Fault> {
         let mut progress = false;
-        for group in items.chunks_mut(SUBGROUP_SIZE as usize) {
+        for group in items.chunks_mut(self.kernel.subgroup_size as usize) {
             let Some(op) = group.iter().find_map(|item| self.waiting_op(item)) else {
                 continue;
             };
@@ -281,7 +279,8 @@ impl<'k> Machine<'k, '_, '_> {
             OpKind::SubgroupShuffle(mode) => (0..items.len())
                 .map(|at| {
                     let (offset, width) = (lanes(at, 1)[0] as u32, lanes(at, 2)[0] as u32);
-                    let source = shuffle_source(mode, at as u32, offset, width).filter(|source| *source < items.len());
+                    let source = shuffle_source(mode, at as u32, offset, width, self.kernel.subgroup_size)
+                        .filter(|source| *source < items.len());
                     let value = items[source.unwrap_or(at)].slot(op.operands[0]);
                     vec![value, Slot::Scalar(u64::from(source.is_some()))]
                 })
@@ -616,8 +615,8 @@ impl<'k> Machine<'k, '_, '_> {
                 let size = u64::from(self.kernel.workgroup_size[at]);
                 return u64::from(self.workgroup[at]) * size + u64::from(item.local[at]);
             }
-            IdKind::Subgroup => item.flat / SUBGROUP_SIZE,
-            IdKind::SubgroupLane => item.flat % SUBGROUP_SIZE,
+            IdKind::Subgroup => item.flat / self.kernel.subgroup_size,
+            IdKind::SubgroupLane => item.flat % self.kernel.subgroup_size,
         })
     }
 
@@ -843,8 +842,8 @@ fn part_start(
 }
 
 /// The lane read by lane `lane` of a subgroup; `None` if that is not valid.
-fn shuffle_source(mode: ShuffleMode, lane: u32, offset: u32, width: u32) -> Option<usize> {
-    if !width.is_power_of_two() || width > SUBGROUP_SIZE {
+fn shuffle_source(mode: ShuffleMode, lane: u32, offset: u32, width: u32, subgroup: u32) -> Option<usize> {
+    if !width.is_power_of_two() || width > subgroup {
         return None;
     }
     let local = lane % width;

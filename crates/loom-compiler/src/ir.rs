@@ -198,6 +198,8 @@ pub struct Kernel {
     pub launch: LaunchProgram,
     /// Work-items per workgroup: x, y, z, each at least 1.
     pub workgroup_size: [u32; 3],
+    /// Work-items per subgroup: one of [`crate::ops::SUBGROUP_SIZES`].
+    pub subgroup_size: u32,
     /// Total bytes of workgroup memory that `Alloca` asks for, each aligned.
     pub workgroup_bytes: u64,
     /// What every work-item runs.

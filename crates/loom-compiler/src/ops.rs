@@ -430,14 +430,17 @@ pub enum IdKind {
     WorkGroupCount(Axis),
     /// `workgroup id · workgroup size + work-item id`.
     Dispatch(Axis),
-    /// Flat local id / 32.
+    /// Flat local id / subgroup size.
     Subgroup,
-    /// Flat local id mod 32.
+    /// Flat local id mod subgroup size.
     SubgroupLane,
 }
 
-/// Work-items per subgroup, on every target of ours.
+/// Work-items per subgroup, unless a kernel's target record says otherwise.
 pub const SUBGROUP_SIZE: u32 = 32;
+
+/// The numbers of work-items that a subgroup may have.
+pub const SUBGROUP_SIZES: [u32; 2] = [SUBGROUP_SIZE, 64];
 
 /// Where a shuffle reads, inside clusters of `width` lanes; `l` is the lane in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -629,7 +632,7 @@ pub enum OpKind {
     SubgroupReduce {
         /// How values combine.
         combine: Combine,
-        /// Lanes per cluster, a power of two: `SUBGROUP_SIZE` for the whole subgroup.
+        /// Lanes per cluster, a power of two: the subgroup size for the whole subgroup.
         size: u32,
         /// Distance between the lanes of one cluster, a power of two.
         stride: u32,

@@ -342,12 +342,12 @@ fn kernels() {
     );
     text(
         &format!(
-            "amdgpu.target<gfx9-generic> @t {{subgroup_size = 64}}\n{}",
+            "amdgpu.target<gfx9-generic> @t {{subgroup_size = 48}}\n{}",
             launch(good, "").replace("@k(", "target(@t) @k(")
         ),
         &[],
         "@t",
-        "other subgroups",
+        "subgroups that are not compiled here; legal: 32 or 64 work-items",
     );
     text(&launch(good, "").replace("@k(", "shiny @k("), &[], "shiny", "no modifier of a kernel");
     let twice = launch(good, "").replace("@k(", "export(\"e\") @k(");

@@ -682,7 +682,8 @@ impl<'m> Builder<'m> {
                     match word {
                         "public" | "retain" | "host" | "device" | "initializer" | "deinitializer" | "pure" | "hot"
                         | "cold" | "inline" | "noinline" => {}
-                        "target" | "abi" | "export" => {
+                        "target" => self.function_target(reader)?,
+                        "abi" | "export" => {
                             reader.expect(Kind::ParenOpen)?;
                             while !reader.accept(Kind::ParenClose) {
                                 reader.attribute()?;

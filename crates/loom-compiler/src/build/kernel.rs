@@ -47,6 +47,7 @@ impl<'m> Builder<'m> {
                     self.place = Place::Device;
                     self.built = 0;
                     self.workgroup_size = None;
+                    self.subgroup_size = SUBGROUP_SIZE;
                     let built = self.isolated(|builder| builder.function_body(op, span, None));
                     if let Err(refusal) = built {
                         self.report(refusal);
@@ -74,6 +75,7 @@ impl<'m> Builder<'m> {
         self.span = reader.span();
         self.built = 0;
         self.workgroup_size = None;
+        self.subgroup_size = SUBGROUP_SIZE;
         self.workgroup_bytes = 0;
         self.private_bytes = 0;
         let name = self.kernel_head(&mut reader)?;
@@ -133,7 +135,8 @@ impl<'m> Builder<'m> {
         let mut body = self.take_body();
         simplify::remove_dead(&mut body);
         let workgroup_bytes = workgroup_bytes(&body);
-        Ok(Kernel { name, parameters, launch, workgroup_size, workgroup_bytes, body })
+        let subgroup_size = self.subgroup_size;
+        Ok(Kernel { name, parameters, launch, workgroup_size, subgroup_size, workgroup_bytes, body })
     }
 
     /// `[retain] [target(@t)] [export("name")] [linkage(..)] @sym`: the kernel's name.
@@ -163,10 +166,9 @@ impl<'m> Builder<'m> {
                     reader.expect(Kind::ParenClose)?;
                 }
                 "target" => {
-                    reader.expect(Kind::ParenOpen)?;
-                    let (symbol, span) = reader.symbol()?;
-                    reader.expect(Kind::ParenClose)?;
-                    self.check_target(symbol, span)?;
+                    if let Some(size) = self.target_clause(reader)? {
+                        self.subgroup_size = size;
+                    }
                 }
                 _ => {
                     return refuse(
@@ -176,39 +178,6 @@ impl<'m> Builder<'m> {
                 }
             }
         }
-    }
-
-    /// A kernel made for another machine runs here iff its subgroups are as wide as ours.
-    fn check_target(&mut self, symbol: &str, span: Span) -> Built<()> {
-        let module = self.module;
-        let Some(op) = module.symbols.get(symbol).map(|at| &module.ops[*at]) else {
-            return refuse(
-                span,
-                format!("`@{symbol}` is not defined; a target is a record such as `target.generic<reference> @t`"),
-            );
-        };
-        let kind = module.op_name(op);
-        if !(kind.ends_with(".target") || kind.starts_with("target.")) {
-            return refuse(span, format!("`@{symbol}` is a `{kind}`, not a target record"));
-        }
-        if kind.starts_with("aie2p") {
-            return refuse(span, format!("`@{symbol}` is an NPU: its kernels have no work-items"));
-        }
-        let mut reader = self.reader(op);
-        while reader.peek().is_some_and(|kind| kind != Kind::BraceOpen) {
-            reader.at += 1;
-        }
-        for entry in reader.dictionary()? {
-            if entry.key == "subgroup_size" && entry.value != Attribute::Int(i64::from(SUBGROUP_SIZE)) {
-                return refuse(
-                    span,
-                    format!(
-                        "`@{symbol}` asks for other subgroups than those of {SUBGROUP_SIZE} work-items compiled here"
-                    ),
-                );
-            }
-        }
-        Ok(())
     }
 
     /// Entry arguments and their names.
@@ -287,7 +256,7 @@ impl<'m> Builder<'m> {
     pub(super) fn kernel_op(&mut self, reader: &mut Reader<'m>, op: &str) -> Built<Vec<Binding>> {
         if reader.name() == "target.subgroup.size" {
             self.index_type(reader)?;
-            return Ok(one(self.index(i64::from(SUBGROUP_SIZE))));
+            return Ok(one(self.index(i64::from(self.subgroup_size))));
         }
         if self.place == Place::Launch {
             return refuse(
@@ -310,12 +279,12 @@ impl<'m> Builder<'m> {
             "subgroup.lane.id" => self.place_id(reader, IdKind::SubgroupLane),
             "subgroup.size" => {
                 self.index_type(reader)?;
-                Ok(one(self.index(i64::from(SUBGROUP_SIZE))))
+                Ok(one(self.index(i64::from(self.subgroup_size))))
             }
             "subgroup.count" => {
                 self.index_type(reader)?;
                 let items = self.workgroup_size.map(|size| size.iter().product::<u32>());
-                Ok(one(self.known_index(items.map(|items| items.div_ceil(SUBGROUP_SIZE)))))
+                Ok(one(self.known_index(items.map(|items| items.div_ceil(self.subgroup_size)))))
             }
             "barrier" => self.barrier(reader),
             "subgroup.shuffle" => self.shuffle(reader),
@@ -373,9 +342,9 @@ impl<'m> Builder<'m> {
         // An axis of one work-item, or a workgroup of one subgroup, leaves nothing to ask.
         let kind = match kind {
             IdKind::WorkItem(axis) if size[axis.index()] == 1 => return Ok(one(self.index(0))),
-            IdKind::Subgroup if items <= SUBGROUP_SIZE => return Ok(one(self.index(0))),
+            IdKind::Subgroup if items <= self.subgroup_size => return Ok(one(self.index(0))),
             IdKind::Dispatch(axis) if size[axis.index()] == 1 => IdKind::WorkGroup(axis),
-            IdKind::SubgroupLane if items <= SUBGROUP_SIZE && size[0] == items => IdKind::WorkItem(Axis::X),
+            IdKind::SubgroupLane if items <= self.subgroup_size && size[0] == items => IdKind::WorkItem(Axis::X),
             kind => kind,
         };
         if kind == IdKind::WorkItem(Axis::X) && items == 1 {
@@ -456,10 +425,13 @@ impl<'m> Builder<'m> {
         reader.end()?;
         self.check_exchanged(reader, value, span)?;
         if let Some(width) = self.constant_of(operands[2])
-            && (!width.is_power_of_two() || width > u64::from(SUBGROUP_SIZE))
+            && (!width.is_power_of_two() || width > u64::from(self.subgroup_size))
         {
-            let message =
-                format!("a shuffle's width divides {SUBGROUP_SIZE}, found {}", eval::signed(ScalarType::I32, width));
+            let message = format!(
+                "a shuffle's width divides {}, found {}",
+                self.subgroup_size,
+                eval::signed(ScalarType::I32, width)
+            );
             return refuse(span, message);
         }
         let ty = self.ty(value).clone();
@@ -473,15 +445,16 @@ impl<'m> Builder<'m> {
         let combine = self.keyword_and_flags(reader, COMBINES, combine)?;
         let span = reader.here();
         let value = self.operand(reader)?;
-        let (mut size, mut stride) = (SUBGROUP_SIZE, 1);
+        let subgroup = self.subgroup_size;
+        let (mut size, mut stride) = (subgroup, 1);
         for entry in reader.dictionary()? {
             let number = match (&entry.value, entry.key) {
                 (Attribute::Int(number), "cluster_size" | "cluster_stride") => u32::try_from(*number).ok(),
                 _ => None,
             };
-            let Some(number) = number.filter(|number| number.is_power_of_two() && *number <= SUBGROUP_SIZE) else {
+            let Some(number) = number.filter(|number| number.is_power_of_two() && *number <= subgroup) else {
                 let message =
-                    format!("legal here: `cluster_size` and `cluster_stride`, powers of two up to {SUBGROUP_SIZE}");
+                    format!("legal here: `cluster_size` and `cluster_stride`, powers of two up to {subgroup}");
                 return refuse(entry.span, message);
             };
             if entry.key == "cluster_size" { size = number } else { stride = number }
@@ -489,11 +462,8 @@ impl<'m> Builder<'m> {
         reader.expect(Kind::Colon)?;
         self.typed(reader, value)?;
         reader.end()?;
-        if size * stride > SUBGROUP_SIZE {
-            return refuse(
-                span,
-                format!("{size} lanes at a distance of {stride} do not fit a subgroup of {SUBGROUP_SIZE}"),
-            );
+        if size * stride > subgroup {
+            return refuse(span, format!("{size} lanes at a distance of {stride} do not fit a subgroup of {subgroup}"));
         }
         let element = self.check_exchanged(reader, value, span)?;
         self.check_combine(reader, combine, element, span)?;

@@ -23,6 +23,7 @@ mod kernel;
 mod memory;
 mod names;
 mod packed;
+mod target;
 mod types;
 mod vector;
 
@@ -33,7 +34,7 @@ use crate::fold::{Folded, fold};
 use crate::ir::{Block, BlockId, Body, Op, Span, Value, ValueId};
 use crate::lex::Kind;
 use crate::module::Module;
-use crate::ops::{Flags, OpKind};
+use crate::ops::{Flags, OpKind, SUBGROUP_SIZE};
 use crate::reader::Reader;
 use crate::syntax;
 use crate::types::{ScalarType, Type};
@@ -97,6 +98,8 @@ pub(crate) struct Builder<'m> {
     /// Functions being inlined, outermost first.
     calls: Vec<&'m str>,
     workgroup_size: Option<[u32; 3]>,
+    /// Work-items per subgroup of the kernel being built.
+    subgroup_size: u32,
     workgroup_bytes: u64,
     private_bytes: u64,
     /// The op being built.
@@ -126,6 +129,7 @@ impl<'m> Builder<'m> {
             open: vec![Body::ENTRY],
             calls: Vec::new(),
             workgroup_size: None,
+            subgroup_size: SUBGROUP_SIZE,
             workgroup_bytes: 0,
             private_bytes: 0,
             span: Span::default(),

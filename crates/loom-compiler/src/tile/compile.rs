@@ -178,6 +178,7 @@ impl<'a> Compiler<'a> {
             program: Program {
                 shape,
                 workgroup_size: kernel.workgroup_size,
+                subgroup_size: kernel.subgroup_size,
                 clip: None,
                 whole_groups,
                 many_segments: many,
@@ -868,7 +869,7 @@ impl<'a> Compiler<'a> {
                     Lane::Affine(Line { base: self.builtin(Builtin::Flat), l: ONE, g })
                 };
                 let op = if id == IdKind::Subgroup { Binary::DivUI } else { Binary::RemUI };
-                let size = crate::ops::SUBGROUP_SIZE;
+                let size = self.kernel.subgroup_size;
                 if self.kernel.items() <= size {
                     if id == IdKind::Subgroup { Lane::Uniform(ZERO) } else { flat }
                 } else {

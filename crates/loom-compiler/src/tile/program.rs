@@ -247,7 +247,7 @@ pub enum Inst {
 pub enum Group {
     /// The whole workgroup.
     Workgroup,
-    /// Clusters within subgroups of 32: `size` lanes, `stride` apart.
+    /// Clusters within subgroups: `size` lanes, `stride` apart.
     Lanes {
         /// Lanes per cluster.
         size: u32,
@@ -310,6 +310,8 @@ pub struct Program {
     pub shape: Shape,
     /// Work-items per workgroup: x, y, z.
     pub workgroup_size: [u32; 3],
+    /// Work-items per subgroup.
+    pub subgroup_size: u32,
     /// Items along x from this one on do nothing, and are left out (`Line` and `Rows`); whether the slot is signed.
     pub clip: Option<(Slot, bool)>,
     /// Whether a workgroup must lie in one tile.

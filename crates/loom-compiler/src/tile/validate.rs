@@ -15,7 +15,7 @@ use super::program::*;
 use super::{CpuImage, compile};
 use crate::ir::{self, Body, MAX_WORKGROUP_ITEMS, ParameterKind};
 use crate::launch::LaunchProgram;
-use crate::ops::{OpKind, SUBGROUP_SIZE};
+use crate::ops::{OpKind, SUBGROUP_SIZES};
 use crate::types::{ScalarType, Type};
 
 /// The deepest nesting of blocks: each level takes stack when it runs.
@@ -77,6 +77,13 @@ impl Check<'_> {
             return Err(wrong(
                 "program",
                 format!("workgroups of {size:?}, 1 to {MAX_WORKGROUP_ITEMS} items are accepted"),
+            ));
+        }
+        if !SUBGROUP_SIZES.contains(&program.subgroup_size) {
+            let found = program.subgroup_size;
+            return Err(wrong(
+                "program",
+                format!("subgroups of {found} items, accepted are those of {SUBGROUP_SIZES:?}"),
             ));
         }
         for (what, found, least, most) in [
@@ -213,10 +220,11 @@ impl Check<'_> {
                     return Ok(());
                 };
                 let cluster = size.checked_mul(stride);
-                if cluster.is_some_and(|lanes| lanes.is_power_of_two() && lanes <= SUBGROUP_SIZE) {
+                let subgroup = self.program.subgroup_size;
+                if cluster.is_some_and(|lanes| lanes.is_power_of_two() && lanes <= subgroup) {
                     return Ok(());
                 }
-                let what = format!("clusters of {size} lanes, {stride} apart, in a subgroup of {SUBGROUP_SIZE}");
+                let what = format!("clusters of {size} lanes, {stride} apart, in a subgroup of {subgroup}");
                 Err(wrong("program", what))
             }
             Inst::Shuffle { mode: _, ty, to, valid, from, offset, width } => {

@@ -4,7 +4,7 @@
 //! - A reduction combines in ascending item order.
 
 use loom_compiler::math;
-use loom_compiler::ops::{Combine, SUBGROUP_SIZE, ShuffleMode};
+use loom_compiler::ops::{Combine, ShuffleMode};
 use loom_compiler::tile::{Group, Op, Reg, Shape};
 use loom_compiler::types::ScalarType;
 
@@ -80,11 +80,10 @@ impl Run<'_> {
         };
         // Whole groups side by side: several chains at a time, since each waits for its own last addition only.
         const CHAINS: usize = 4;
+        let subgroup_size = self.program.subgroup_size as usize;
         let whole = match group {
             Group::Workgroup => Some(if self.program.shape == Shape::Groups { self.width } else { exec.hi }),
-            Group::Lanes { size: SUBGROUP_SIZE, .. } if self.width.is_multiple_of(SUBGROUP_SIZE as usize) => {
-                Some(SUBGROUP_SIZE as usize)
-            }
+            Group::Lanes { size, stride: 1 } if self.width.is_multiple_of(subgroup_size) => Some(size as usize),
             Group::Lanes { .. } => None,
         };
         if let (Some(length), true, 0) = (whole, exec.mask.is_null(), exec.lo)
@@ -119,8 +118,8 @@ impl Run<'_> {
                 Group::Workgroup => each(start, end, 1),
                 Group::Lanes { size, stride } => {
                     let (size, stride) = (size as usize, stride as usize);
-                    for subgroup in (start..end).step_by(SUBGROUP_SIZE as usize) {
-                        let end = (subgroup + SUBGROUP_SIZE as usize).min(end);
+                    for subgroup in (start..end).step_by(subgroup_size) {
+                        let end = (subgroup + subgroup_size).min(end);
                         for cluster in (subgroup..end).step_by(size * stride) {
                             for first in cluster..(cluster + stride).min(end) {
                                 each(first, (first + size * stride).min(end), stride);
@@ -152,7 +151,7 @@ impl Run<'_> {
             };
             for i in exec.lo..exec.hi {
                 let local = i % length;
-                let (offset, width) = (number(offset, i), number(width, i).clamp(1, SUBGROUP_SIZE));
+                let (offset, width) = (number(offset, i), number(width, i).clamp(1, self.program.subgroup_size));
                 let lane = local as u32 % width;
                 let (source, ok) = match mode {
                     ShuffleMode::Xor => (lane ^ offset, true),
