@@ -203,7 +203,7 @@ fn memory() {
         "has 1 strides, the view 2",
     );
     view("%y = buffer.view %b[%base] : buffer -> view<4x8xf32, #odd>", "#odd", "expected a layout");
-    view("%y = buffer.length %b", "buffer.length", "legal: buffer.view");
+    view("%y = buffer.measure %b", "buffer.measure", "legal: buffer.view");
     view("%a = buffer.alloca<workgroup> align(3) %base : buffer", "3", "a power of two");
     view("%a = buffer.alloca<host> align(4) %base : buffer", "host", "workgroup or private memory, found `host`");
     view("%a = buffer.alloca align(4) %base : buffer", "buffer.alloca", "needs a memory space");
