@@ -69,7 +69,9 @@ fn sign_ops_keep_every_pattern() {
         let of = run("%c = scalar.constant 1.0 : TY\n%r = scalar.copysignf %c, %x : TY");
         let one = if ty == "f16" { 0x3c00 } else { 0x3f80 };
         assert!(u16s(&of).eq((0..=u16::MAX).map(|x| x & 0x8000 | one)), "{ty}");
-        let vector = run("%v = vector.splat %x : vector<3xTY>\n%w = vector.negf %v : vector<3xTY>\n%r = vector.extract %w[1] : vector<3xTY> -> TY");
+        let vector = run(
+            "%v = vector.splat %x : vector<3xTY>\n%w = vector.negf %v : vector<3xTY>\n%r = vector.extract %w[1] : vector<3xTY> -> TY",
+        );
         assert!(u16s(&vector).eq((0..=u16::MAX).map(|x| x ^ 0x8000)), "{ty}");
     }
 }
@@ -129,7 +131,8 @@ fn narrowing_rounds_once() {
             }
         }
         let found = each(&inputs, ("f64", 8), &format!("%r = scalar.fptrunc %x : f64 to {ty}"), (ty, size));
-        let found = found.chunks_exact(size).map(|b| b.iter().rev().fold(0u32, |word, byte| word << 8 | u32::from(*byte)));
+        let found =
+            found.chunks_exact(size).map(|b| b.iter().rev().fold(0u32, |word, byte| word << 8 | u32::from(*byte)));
         for (at, (found, expected)) in found.zip(expected).enumerate() {
             let input = f64::from_le_bytes(inputs[8 * at..8 * at + 8].try_into().unwrap());
             assert_eq!(found, expected, "{input:e} to {ty}");
@@ -141,7 +144,13 @@ fn narrowing_rounds_once() {
 fn fp8_decodes_and_saturates() {
     let bits: Vec<u8> = (0..=255).collect();
     for (ty, exponent, mantissa) in [("f8E4M3", 4, 3), ("f8E5M2", 5, 2)] {
-        assert!(each(&bits, (ty, 1), &format!("%r = scalar.negf %x : {ty}"), (ty, 1)).iter().eq(bits.iter().map(|x| x ^ 0x80).collect::<Vec<_>>().iter()));
+        assert!(
+            each(&bits, (ty, 1), &format!("%r = scalar.negf %x : {ty}"), (ty, 1)).iter().eq(bits
+                .iter()
+                .map(|x| x ^ 0x80)
+                .collect::<Vec<_>>()
+                .iter())
+        );
         let wide = each(&bits, (ty, 1), &format!("%r = scalar.extf %x : {ty} to f32"), ("f32", 4));
         let back = each(&wide, ("f32", 4), &format!("%r = scalar.fptrunc %x : f32 to {ty}"), (ty, 1));
         for (x, (found, back)) in (0..=255u8).zip(wide.chunks_exact(4).zip(back)) {
@@ -159,7 +168,8 @@ fn fp8_decodes_and_saturates() {
             assert_eq!(back, x, "{ty}");
         }
     }
-    let inputs: Vec<u8> = [448.0f32, 464.0, 465.0, 1e30, f32::INFINITY, -1e30].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let inputs: Vec<u8> =
+        [448.0f32, 464.0, 465.0, 1e30, f32::INFINITY, -1e30].iter().flat_map(|x| x.to_le_bytes()).collect();
     let found = each(&inputs, ("f32", 4), "%r = scalar.fptrunc %x : f32 to f8E4M3", ("f8E4M3", 1));
     assert_eq!(found, [0x7e, 0x7e, 0x7e, 0x7e, 0x7e, 0xfe]);
     let found = each(&inputs, ("f32", 4), "%r = scalar.fptrunc %x : f32 to f8E5M2", ("f8E5M2", 1));

@@ -8,11 +8,13 @@
 //! - [`plan`]: recorded commands over declared storage; [`hazard`]: the order they need; [`scratch`]: where what lives
 //!   within a turn lies; [`planned`]: a plan on a device as a model that lanes can serve.
 //! - [`compile`]: kernels from text to images, in batches, through a cache.
+//! - [`checks`]: the cases that kernel texts carry, on a device.
 //! - [`session`]: resident memory, kernels and recorded plans, without lanes.
 //! - [`inference`]: what everything that runs on one device shares.
 //! - Not here: ONNX (`lanes-model`), kernel text (`loom-compiler`), any driver (`backend-*`).
 #![deny(unsafe_code)]
 
+pub mod checks;
 pub mod compile;
 pub mod device;
 pub mod dtype;

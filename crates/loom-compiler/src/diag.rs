@@ -1,6 +1,7 @@
 //! What is wrong with a text, where, and what would be legal.
 //!
 //! - A diagnostic names file, line and column (both from 1, columns in characters), quotes the line and points at it.
+//! - A source may be several files, one behind the other, as linking leaves it: each diagnostic is in the file it is in.
 //! - One run reports up to [`MAX_DIAGNOSTICS`]; one op reports at most once, and use of a value whose definition failed
 //!   reports nothing.
 
@@ -17,6 +18,8 @@ const QUOTE_CHARS: usize = 160;
 /// One refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
+    /// The name of the file it is in.
+    pub file: String,
     /// What was found, and what is legal.
     pub message: String,
     /// From 1.
@@ -42,12 +45,47 @@ pub struct Diagnostics {
     pub items: Vec<Diagnostic>,
     /// Whether there were more than [`MAX_DIAGNOSTICS`].
     pub truncated: bool,
+    /// Where each file behind the first begins in the source.
+    files: Vec<FileStart>,
+}
+
+/// A file of a source made of several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileStart {
+    pub(crate) name: String,
+    /// In bytes.
+    pub(crate) start: u32,
 }
 
 impl Diagnostics {
     /// None yet.
     pub(crate) fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), items: Vec::new(), truncated: false }
+        Self::of_files(name, &[])
+    }
+
+    /// None yet, of a source that begins with the file `name` and goes on with `files`.
+    pub(crate) fn of_files(name: &str, files: &[FileStart]) -> Self {
+        Self { name: name.to_owned(), items: Vec::new(), truncated: false, files: files.to_vec() }
+    }
+
+    /// The file that byte `at` is in, with its bounds in the source.
+    fn file(&self, source: &str, at: u32) -> (&str, usize, usize) {
+        let behind = self.files.partition_point(|file| file.start <= at);
+        let end = self.files.get(behind).map_or(source.len(), |file| file.start as usize);
+        match behind.checked_sub(1).and_then(|before| self.files.get(before)) {
+            Some(file) => (&file.name, file.start as usize, end.min(source.len())),
+            None => (&self.name, 0, end.min(source.len())),
+        }
+    }
+
+    /// `file:line:column` of `span`, for messages that name a second place.
+    pub(crate) fn place(&self, source: &str, span: Span) -> String {
+        let (name, first, last) = self.file(source, span.start);
+        let text = source.get(first..last).unwrap_or_default();
+        let at = floor_char(text, (span.start as usize).saturating_sub(first));
+        let line_start = text[..at].rfind('\n').map_or(0, |at| at + 1);
+        let line = text[..at].bytes().filter(|byte| *byte == b'\n').count() + 1;
+        format!("{name}:{line}:{}", text[line_start..at].chars().count() + 1)
     }
 
     /// Whether no more will be recorded.
@@ -61,8 +99,11 @@ impl Diagnostics {
             self.truncated = true;
             return;
         }
-        let start = floor_char(source, span.start as usize);
-        let end = floor_char(source, span.end as usize).max(start);
+        let (file, first, last) = self.file(source, span.start);
+        let file = file.to_owned();
+        let source = source.get(first..last).unwrap_or_default();
+        let start = floor_char(source, (span.start as usize).saturating_sub(first));
+        let end = floor_char(source, (span.end as usize).saturating_sub(first)).max(start);
         let line_start = source[..start].rfind('\n').map_or(0, |at| at + 1);
         let line_end = source[start..].find('\n').map_or(source.len(), |at| start + at);
         let column = source[line_start..start].chars().count();
@@ -70,6 +111,7 @@ impl Diagnostics {
         let quote: String = source[line_start..line_end].chars().skip(skip).take(QUOTE_CHARS).collect();
         let width = source[start..end.min(line_end)].chars().count().clamp(1, QUOTE_CHARS / 2);
         self.items.push(Diagnostic {
+            file,
             message: message.into(),
             line: source[..start].bytes().filter(|byte| *byte == b'\n').count() + 1,
             column: column + 1,
@@ -77,7 +119,7 @@ impl Diagnostics {
             // A control character in the quote must not reach a terminal as such, and a tab would move the caret.
             quote: quote.trim_end().chars().map(|char| if char.is_control() { ' ' } else { char }).collect(),
             quote_column: column - skip,
-            at: start as u32,
+            at: (first + start) as u32,
         });
     }
 
@@ -102,7 +144,7 @@ impl fmt::Display for Diagnostics {
             if at > 0 {
                 writeln!(f)?;
             }
-            writeln!(f, "{}:{}:{}: {}", self.name, item.line, item.column, item.message)?;
+            writeln!(f, "{}:{}:{}: {}", item.file, item.line, item.column, item.message)?;
             writeln!(f, "  {}", item.quote)?;
             write!(f, "  {}{}", " ".repeat(item.quote_column), "^".repeat(item.width))?;
         }

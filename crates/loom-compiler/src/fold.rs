@@ -96,6 +96,11 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
         | OpKind::Scatter
         | OpKind::ScatterMask
         | OpKind::Fence
+        | OpKind::FragmentLabel(..)
+        | OpKind::FragmentLoad(_)
+        | OpKind::FragmentStore(_)
+        | OpKind::FragmentRepack { .. }
+        | OpKind::Mma(_)
         | OpKind::If
         | OpKind::For
         | OpKind::While

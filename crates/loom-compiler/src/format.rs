@@ -72,6 +72,7 @@ impl Module {
                 continue;
             }
             match self.tokens[at].kind {
+                Kind::Opaque => tall |= self.text(at as u32).contains('\n'),
                 Kind::BraceOpen => braces.push((at, false)),
                 Kind::BraceClose => {
                     if let Some((open, true)) = braces.pop() {
@@ -174,6 +175,10 @@ impl Module {
         let (before, here) = (self.tokens[at - 1].kind, self.tokens[at].kind);
         let earlier = if at >= first + 2 { kind(at - 2) } else { None };
         let inside = open.last();
+        // What is filled in may be part of a word.
+        if before == Kind::Hole || here == Kind::Hole {
+            return self.tokens[at - 1].span.end != self.tokens[at].span.start;
+        }
         match (before, here) {
             (_, Kind::Comma | Kind::ParenClose | Kind::BracketClose | Kind::BraceClose | Kind::Greater)
             | (Kind::ParenOpen | Kind::BracketOpen | Kind::BraceOpen | Kind::Less, _)

@@ -11,6 +11,7 @@
 //! - Workgroup memory starts as the byte 0xA5, so that reading what nobody wrote shows.
 //! - Not here: what ops compute on bits (`eval`).
 
+mod fragment;
 mod packed;
 
 use std::collections::HashMap;
@@ -19,7 +20,9 @@ use std::rc::Rc;
 use crate::eval;
 use crate::ir::{BlockId, Body, Kernel, Op, ParameterKind, Span, ValueId};
 use crate::launch::Geometry;
-use crate::ops::{BarrierScope, Combine, Convert, End, Family, IdKind, IntPredicate, OpKind, ShuffleMode, Space};
+use crate::ops::{
+    BarrierScope, Combine, Convert, End, Family, IdKind, IntPredicate, OpKind, REDUCTION_CHAINS, ShuffleMode, Space,
+};
 use crate::types::{Dim, ScalarType, Type, ViewType};
 
 /// What a launch argument is bound to.
@@ -29,6 +32,15 @@ pub enum Argument<'a> {
     Buffer(&'a mut [u8]),
     /// A slot whose low bits hold the value; the rest is ignored.
     Scalar(u64),
+    /// A binding that is part of another one's bytes: from byte `start` of argument `argument` on.
+    Part {
+        /// Which argument, itself a [`Argument::Buffer`].
+        argument: usize,
+        /// First byte.
+        start: usize,
+        /// How many.
+        bytes: usize,
+    },
 }
 
 /// What a run may use.
@@ -124,9 +136,15 @@ fn check_arguments(kernel: &Kernel, arguments: &[Argument<'_>]) -> Result<(), Fa
     }
     for (at, (argument, parameter)) in arguments.iter().zip(&kernel.parameters).enumerate() {
         let expected = match (argument, parameter.kind) {
+            (Argument::Part { argument, start, bytes }, ParameterKind::Buffer) => match arguments.get(*argument) {
+                Some(Argument::Buffer(whole)) if start.checked_add(*bytes).is_some_and(|end| end <= whole.len()) => {
+                    continue;
+                }
+                _ => "part of the bytes of another argument".to_owned(),
+            },
             (Argument::Buffer(_), ParameterKind::Buffer) | (Argument::Scalar(_), ParameterKind::Scalar(_)) => continue,
             (Argument::Scalar(_), ParameterKind::Buffer) => "a buffer".to_owned(),
-            (Argument::Buffer(_), ParameterKind::Scalar(ty)) => ty.to_string(),
+            (Argument::Buffer(_) | Argument::Part { .. }, ParameterKind::Scalar(ty)) => ty.to_string(),
         };
         return Err(Fault::Argument { argument: at, expected });
     }
@@ -246,7 +264,11 @@ impl<'k> Machine<'k, '_, '_> {
             };
             let narrow = matches!(
                 op.kind,
-                OpKind::Barrier(BarrierScope::Subgroup) | OpKind::SubgroupShuffle(_) | OpKind::SubgroupReduce { .. }
+                OpKind::Barrier(BarrierScope::Subgroup)
+                    | OpKind::SubgroupShuffle(_)
+                    | OpKind::SubgroupReduce { .. }
+                    | OpKind::Mma(_)
+                    | OpKind::FragmentRepack { .. }
             );
             if narrow && self.all_at(group, op) {
                 self.exchange(group, op);
@@ -297,6 +319,8 @@ impl<'k> Machine<'k, '_, '_> {
                 let value = self.combined(items, op, combine, 0..items.len());
                 vec![vec![value]; items.len()]
             }
+            OpKind::Mma(product) => self.mma(items, op, product),
+            OpKind::FragmentRepack { from, to } => self.repack(items, op, from, to),
             _ => vec![Vec::new(); items.len()],
         };
         for (item, results) in items.iter_mut().zip(results) {
@@ -310,17 +334,27 @@ impl<'k> Machine<'k, '_, '_> {
         }
     }
 
-    /// The operands of `members` combined in order, lane by lane.
+    /// The operands of `members` combined in the order of [`OpKind::SubgroupReduce`], lane by lane.
     fn combined(&self, items: &[Item], op: &Op, combine: Combine, members: impl Iterator<Item = usize>) -> Slot {
         let ty = self.body().ty(op.operands[0]);
         let element = ty.element().unwrap_or(ScalarType::I64);
-        let sum = members
-            .map(|at| items[at].lanes(op.operands[0]))
-            .reduce(|sum, lanes| {
-                sum.iter().zip(lanes.iter()).map(|(a, b)| eval::binary(combine.binary(), element, *a, *b)).collect()
-            })
-            .unwrap_or_else(|| Rc::from([]));
-        pack(ty, sum)
+        let both = |a: Rc<[u64]>, b: Rc<[u64]>| -> Rc<[u64]> {
+            a.iter().zip(b.iter()).map(|(a, b)| eval::binary(combine.binary(), element, *a, *b)).collect()
+        };
+        let either = |a: Option<Rc<[u64]>>, b: Option<Rc<[u64]>>| match (a, b) {
+            (Some(a), Some(b)) => Some(both(a, b)),
+            (one, None) | (None, one) => one,
+        };
+        let mut chains: Vec<Option<Rc<[u64]>>> = vec![None; REDUCTION_CHAINS];
+        for (position, at) in members.enumerate() {
+            let chain = &mut chains[position % REDUCTION_CHAINS];
+            *chain = either(chain.take(), Some(items[at].lanes(op.operands[0])));
+        }
+        while chains.len() > 1 {
+            let upper = chains.split_off(chains.len() / 2);
+            chains = chains.into_iter().zip(upper).map(|(a, b)| either(a, b)).collect();
+        }
+        pack(ty, chains.pop().flatten().unwrap_or_else(|| Rc::from([])))
     }
 
     // One item.
@@ -382,6 +416,8 @@ impl<'k> Machine<'k, '_, '_> {
                 | Family::Place
                 | Family::Read
                 | Family::Write
+                | Family::ReadLane
+                | Family::WriteLane
                 | Family::Id(_) => {
                     let slot = self.value(item, op)?;
                     if let Some(result) = op.result() {
@@ -588,6 +624,12 @@ impl<'k> Machine<'k, '_, '_> {
             }
             // Items run one after the other.
             OpKind::Fence => return Ok(Slot::Unset),
+            OpKind::FragmentLabel(..) => operand(0),
+            OpKind::FragmentLoad(fragment) => self.fragment_load(item, op, *fragment)?,
+            OpKind::FragmentStore(fragment) => {
+                self.fragment_store(item, op, *fragment)?;
+                return Ok(Slot::Unset);
+            }
             OpKind::Id(id) => vec![self.id(item, *id)].into(),
             // Those that `run_item` answers itself.
             OpKind::If
@@ -600,7 +642,9 @@ impl<'k> Machine<'k, '_, '_> {
             | OpKind::Barrier(_)
             | OpKind::SubgroupShuffle(_)
             | OpKind::SubgroupReduce { .. }
-            | OpKind::WorkgroupReduce(_) => return Ok(Slot::Unset),
+            | OpKind::WorkgroupReduce(_)
+            | OpKind::Mma(_)
+            | OpKind::FragmentRepack { .. } => return Ok(Slot::Unset),
         };
         Ok(pack(result_ty, lanes))
     }
@@ -641,10 +685,19 @@ impl<'k> Machine<'k, '_, '_> {
 
     fn bytes<'s>(&'s mut self, item: &'s mut Item, root: Root) -> &'s mut [u8] {
         match root {
-            Root::Argument(at) => match &mut self.arguments[at] {
-                Argument::Buffer(bytes) => bytes,
-                Argument::Scalar(_) => &mut [],
-            },
+            Root::Argument(at) => {
+                let (whole, part) = match self.arguments[at] {
+                    Argument::Part { argument, start, bytes } => (argument, Some(start..start + bytes)),
+                    Argument::Buffer(_) | Argument::Scalar(_) => (at, None),
+                };
+                let Argument::Buffer(bytes) = &mut self.arguments[whole] else {
+                    return &mut [];
+                };
+                match part {
+                    Some(part) => &mut bytes[part],
+                    None => bytes,
+                }
+            }
             Root::Shared(name) => self.shared.entry(name).or_default(),
             Root::Private(name) => item.private.entry(name).or_default(),
         }
@@ -696,6 +749,7 @@ fn part<'b>(bytes: &'b mut [u8], start: i128, size: usize, rank: usize, op: &Op)
 }
 
 /// Where the lanes of one access lie.
+#[derive(Clone)]
 struct Access {
     root: Root,
     /// Of the view, in bytes.

@@ -10,6 +10,7 @@ use crate::ir::{self, BlockId, Body, Parameter, ParameterKind, ValueId};
 use crate::ops::{Family, IntPredicate, OpKind};
 use crate::types::{ScalarType, Type};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Values that are kept on the stack.
 const INLINE_VALUES: usize = 64;
@@ -110,6 +111,20 @@ impl LaunchProgram {
     }
 }
 
+/// Runs some ops of one block of a body of scalars, at most `steps`.
+pub(crate) fn run_ops(
+    body: &Body,
+    values: &mut [u64],
+    block: BlockId,
+    ops: Range<usize>,
+    steps: u64,
+) -> Result<(), LaunchError> {
+    // The steps that are left of the limit are those that may be made.
+    let mut run = Run { body, values, steps: MAX_STEPS.saturating_sub(steps) };
+    let ops = body.block(block).ops.get(ops).unwrap_or_default();
+    ops.iter().try_for_each(|op| run.op(op))
+}
+
 struct Run<'a> {
     body: &'a Body,
     values: &'a mut [u64],
@@ -193,6 +208,8 @@ impl<'a> Run<'a> {
             | Family::Place
             | Family::Read
             | Family::Write
+            | Family::ReadLane
+            | Family::WriteLane
             | Family::End(_)
             | Family::Id(_)
             | Family::Exchange

@@ -4,6 +4,9 @@
 //! - A name ends before `->`, so `%a->` is `%a` then `->`.
 //! - `0x` without a hex digit behind it is the integer 0 and a word, since it may stand in a shape (`0xindex`); a shape
 //!   is read again from the text by `reader`, with its own rules.
+//! - Target assembly and other sections whose ops are not ours (`asm { .. }`, the braces of `low.*`, `pipeline.*`, `pass.*` at
+//!   the top level) are one opaque token each: it is kept as it is, and nothing in it has to be a token of the language.
+//! - `@UPPER_CASE@` is a hole of a text template: a token, so that the rest can be read, but legal nowhere.
 //! - Not here: values of literals, which depend on where they stand.
 
 use crate::diag::Diagnostics;
@@ -43,6 +46,10 @@ pub(crate) enum Kind {
     Comma,
     Pipe,
     Arrow,
+    /// `{ .. }` whose content is not read.
+    Opaque,
+    /// `@NAME@`: what a text template leaves to be filled in.
+    Hole,
 }
 
 impl Kind {
@@ -71,6 +78,8 @@ impl Kind {
             Self::Comma => "`,`",
             Self::Pipe => "`|`",
             Self::Arrow => "`->`",
+            Self::Opaque => "opaque text in braces",
+            Self::Hole => "a hole `@NAME@`",
         }
     }
 }
@@ -161,11 +170,60 @@ fn string(bytes: &[u8], at: usize) -> Result<usize, (usize, &'static str)> {
     }
 }
 
+/// Families whose top-level ops hold text that is not ours.
+const OPAQUE: [&str; 7] = ["low", "pipeline", "channel", "pass", "pool", "module", "metadata"];
+
+/// Families whose top-level ops are read.
+const READ: [&str; 8] = ["kernel", "func", "template", "config", "check", "command", "global", "target"];
+
+/// The end of the braces that open at `at`, if they are closed. Strings and comments may hold braces.
+fn braces_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+    let mut depth = 0usize;
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'"' => match string(bytes, at) {
+                Ok(end) => at = end - 1,
+                Err((end, _)) => at = end.max(at + 1) - 1,
+            },
+            b'/' if bytes.get(at + 1) == Some(&b'/') => {
+                at += bytes[at..].iter().position(|byte| *byte == b'\n').map_or(bytes.len() - at, |line| line);
+            }
+            b'{' => depth += 1,
+            b'}' => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(at + 1);
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+/// Whether the last token is the word `asm`.
+fn follows_asm(source: &str, tokens: &[Token]) -> bool {
+    tokens.last().is_some_and(|token| &source[token.span.start as usize..token.span.end as usize] == "asm")
+}
+
+/// The end of the hole `@NAME@` at `at`, if there is one.
+fn hole_end(bytes: &[u8], at: usize) -> Option<usize> {
+    let is_hole = |byte: &&u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || **byte == b'_';
+    let length = bytes[at + 1..].iter().take_while(is_hole).count();
+    let end = at + 1 + length;
+    (length > 0 && bytes.get(end) == Some(&b'@')).then_some(end + 1)
+}
+
 /// The tokens of `source`; what is no token is reported and left out.
 pub(crate) fn lex(source: &str, diagnostics: &mut Diagnostics) -> Vec<Token> {
     let bytes = source.as_bytes();
     let mut tokens = Vec::with_capacity(bytes.len() / 4);
     let mut at = 0;
+    // Whether the top-level op that is being read is one whose braces are opaque, and how many braces are open.
+    let (mut opaque, mut depth) = (false, 0usize);
+    // Once a brace was found to be open at the end, the text is refused anyhow, and looking again would take its time.
+    let mut closed = true;
     while let Some(&byte) = bytes.get(at) {
         if diagnostics.is_full() {
             break;
@@ -182,8 +240,21 @@ pub(crate) fn lex(source: &str, diagnostics: &mut Diagnostics) -> Vec<Token> {
             }
             b'(' => (Kind::ParenOpen, at + 1),
             b')' => (Kind::ParenClose, at + 1),
-            b'{' => (Kind::BraceOpen, at + 1),
-            b'}' => (Kind::BraceClose, at + 1),
+            b'{' => {
+                let skipped = closed && (opaque && depth == 0 || follows_asm(source, &tokens));
+                match skipped.then(|| braces_end(bytes, at)) {
+                    Some(Some(end)) => (Kind::Opaque, end),
+                    none => {
+                        closed &= none.is_none();
+                        depth += 1;
+                        (Kind::BraceOpen, at + 1)
+                    }
+                }
+            }
+            b'}' => {
+                depth = depth.saturating_sub(1);
+                (Kind::BraceClose, at + 1)
+            }
             b'[' => (Kind::BracketOpen, at + 1),
             b']' => (Kind::BracketClose, at + 1),
             b'<' => (Kind::Less, at + 1),
@@ -197,6 +268,7 @@ pub(crate) fn lex(source: &str, diagnostics: &mut Diagnostics) -> Vec<Token> {
             b'-' if matches!(&bytes[at + 1..name_end(bytes, at + 1, true)], b"inf" | b"nan") => (Kind::Float, at + 4),
             b'0'..=b'9' => number(bytes, at),
             b'%' if next.is_some_and(is_name_byte) => (Kind::Value, name_end(bytes, at + 1, false)),
+            b'@' if hole_end(bytes, at).is_some() => (Kind::Hole, hole_end(bytes, at).unwrap_or(at + 1)),
             b'@' if next.is_some_and(|byte| is_name_byte(byte) || byte == b'.') => {
                 (Kind::Symbol, name_end(bytes, at + 1, true))
             }
@@ -213,6 +285,10 @@ pub(crate) fn lex(source: &str, diagnostics: &mut Diagnostics) -> Vec<Token> {
             _ if is_word_start(byte) => {
                 let end = name_end(bytes, at, true);
                 let kind = if bytes[at..end].contains(&b'.') { Kind::OpName } else { Kind::Word };
+                if depth == 0 && kind == Kind::OpName {
+                    let family = source[at..end].split('.').next().unwrap_or_default();
+                    opaque = OPAQUE.contains(&family) || (opaque && !READ.contains(&family));
+                }
                 (kind, end)
             }
             _ => {

@@ -1,10 +1,11 @@
 //! Loom text to a verified module to images. A pure library: no unsafe code, no device, no I/O.
 //!
 //! ```text
-//! text ──lex, syntax──> Module ──build: config bound, calls inlined, folded──> ir::Kernel ──tile──> CpuImage
+//! text ──lex, syntax──> Module ──build: config bound, calls inlined, folded──passes──> ir::Kernel ──tile──> CpuImage
 //!                                                                                  └──interp──> its meaning, slowly
 //! ```
 //!
+//! - [`Module::link`] makes one module of a text and of what it reaches in others.
 //! - [`Module`] is any text whose tokens, nesting and symbols are right; `build` verifies each op that a kernel reaches.
 //! - [`Module::format`] lays a module out in the one canonical way; [`Module::check`] reports everything that is wrong at once.
 //! - [`ops`] says what an op means, [`eval`] computes it on bits: folding, launch programs, the interpreter and the tile
@@ -14,18 +15,24 @@
 #![deny(unsafe_code)]
 
 mod build;
+pub mod check;
 mod diag;
 pub mod eval;
+mod flow;
 mod fold;
 mod format;
+pub mod fragment;
+mod hoist;
 mod image;
 pub mod interp;
 pub mod ir;
 pub mod launch;
 mod lex;
+mod link;
 pub mod math;
 mod module;
 pub mod ops;
+mod passes;
 mod reader;
 mod simplify;
 mod syntax;

@@ -1,4 +1,4 @@
-//! One `.loom` text: its ops and symbols.
+//! One `.loom` text, or several linked to one: its ops and symbols.
 //!
 //! `text --parse--> Module --verify--> ()`, `Module --specialise(kernel, config)--> Kernel`
 //!
@@ -7,20 +7,23 @@
 //!   looks at every kernel and function, with config values unknown.
 //! - Not here: the grammar and meaning of ops (`build`).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::build::{Builder, Mode};
-use crate::diag::Diagnostics;
-use crate::ir::{Kernel, Span};
+use crate::check::{Benchmark, Case, CaseName};
+use crate::diag::{Diagnostics, FileStart};
+use crate::ir::{Kernel, SourceDigest, Span};
 use crate::lex::{self, Kind, Token};
+use crate::passes;
 use crate::reader::Reader;
 use crate::syntax::{self, Op};
+use sha2::{Digest, Sha256};
 
 /// The longest text that is read.
 pub const MAX_SOURCE_BYTES: usize = 16 << 20;
 
 /// A parsed text with unique symbols.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Module {
     pub(crate) name: String,
     pub(crate) source: String,
@@ -28,6 +31,14 @@ pub struct Module {
     pub(crate) ops: Vec<Op>,
     /// Definitions and declarations by symbol, without `@`: indices into `ops`. A definition hides its declaration.
     pub(crate) symbols: HashMap<String, usize>,
+    /// Declarations by symbol, whether there is a definition or not.
+    pub(crate) declarations: HashMap<String, Vec<usize>>,
+    /// Ops that give a body to a template family, by `@family` or by the text of the key, in the order of the text.
+    pub(crate) providers: HashMap<String, Vec<usize>>,
+    /// The files behind the first, if several were linked.
+    pub(crate) files: Vec<FileStart>,
+    /// How many of the ops, the first ones, are those of the text itself; what follows was linked to it.
+    pub(crate) roots: usize,
 }
 
 /// Top-level ops by their first part, for the message that refuses any other.
@@ -49,7 +60,22 @@ impl Module {
     /// Everything that is wrong with a text, in one go: as [`Self::parse`], then as [`Self::verify`] for the definitions in
     /// which reading found no fault and that use none of the others. With it, the names of the kernels that were found.
     pub fn check(name: &str, source: &str) -> (Vec<String>, Result<(), Diagnostics>) {
-        let (module, mut diagnostics) = Self::read(name, source);
+        Self::check_linked(name, source, &[])
+    }
+
+    /// As [`Self::check`], of a text that is linked with what it reaches in `libraries`, as [`Self::link`] does. Faults of the
+    /// libraries are found where the text reaches them.
+    pub fn check_linked(name: &str, source: &str, libraries: &[&Self]) -> (Vec<String>, Result<(), Diagnostics>) {
+        let (mut module, mut diagnostics) = Self::read(name, source);
+        if !libraries.is_empty() {
+            let (linked, faults) = module.linked(libraries);
+            let read = diagnostics.items;
+            let truncated = diagnostics.truncated;
+            diagnostics = faults;
+            diagnostics.items.splice(0..0, read);
+            diagnostics.truncated |= truncated;
+            module = linked;
+        }
         let sound = module.sound(&diagnostics);
         let config = BTreeMap::new();
         let mut builder = Builder::new(&module, &config, Mode::Verify);
@@ -63,13 +89,7 @@ impl Module {
     /// What can be read of a text, and what is wrong with the rest.
     fn read(name: &str, source: &str) -> (Self, Diagnostics) {
         let mut diagnostics = Diagnostics::new(name);
-        let nothing = || Self {
-            name: name.to_owned(),
-            source: String::new(),
-            tokens: Vec::new(),
-            ops: Vec::new(),
-            symbols: HashMap::new(),
-        };
+        let nothing = || Self { name: name.to_owned(), ..Self::default() };
         if source.len() > MAX_SOURCE_BYTES {
             let message = format!("the text has {} bytes; at most {MAX_SOURCE_BYTES} are read", source.len());
             diagnostics.push("", Span::default(), message);
@@ -77,14 +97,16 @@ impl Module {
         }
         let tokens = lex::lex(source, &mut diagnostics);
         let ops = syntax::parse(source, &tokens, &mut diagnostics);
-        let mut module = Self { source: source.to_owned(), tokens, ops, ..nothing() };
+        let mut module = Self { source: source.to_owned(), tokens, roots: ops.len(), ops, ..nothing() };
         module.collect_symbols(&mut diagnostics);
+        module.check_exports(&mut diagnostics);
         (module, diagnostics)
     }
 
     /// Which ops can be verified though reading found faults: those without one that use, however far, only such.
     fn sound(&self, diagnostics: &Diagnostics) -> Vec<bool> {
-        let mut sound = vec![true; self.ops.len()];
+        // What was linked is verified where it is reached.
+        let mut sound: Vec<bool> = (0..self.ops.len()).map(|at| at < self.roots).collect();
         if diagnostics.items.is_empty() {
             return sound;
         }
@@ -107,22 +129,24 @@ impl Module {
                 }
             }
         }
+        let mut seen = vec![false; self.ops.len()];
         while let Some(at) = unsound.pop() {
-            if std::mem::replace(&mut sound[at], false) {
+            sound[at] = false;
+            if !std::mem::replace(&mut seen[at], true) {
                 unsound.extend(users.remove(&at).unwrap_or_default());
             }
         }
         sound
     }
 
-    /// Verifies every kernel and function, whatever reaches it, with config values unknown.
+    /// Verifies every kernel and function of the text, whatever reaches it, with config values unknown.
     ///
     /// # Errors
     /// Every refusal, among them those of ops that this version does not compile.
     pub fn verify(&self) -> Result<(), Diagnostics> {
         let config = BTreeMap::new();
         let mut builder = Builder::new(self, &config, Mode::Verify);
-        builder.verify_all(&vec![true; self.ops.len()]);
+        builder.verify_all(&(0..self.ops.len()).map(|at| at < self.roots).collect::<Vec<bool>>());
         builder.diagnostics.finish(())
     }
 
@@ -133,14 +157,40 @@ impl Module {
     /// # Errors
     /// An unknown kernel, an unbound or violated config value, and everything that does not verify in what is reached.
     pub fn specialise(&self, kernel: &str, config: &BTreeMap<String, String>) -> Result<Kernel, Diagnostics> {
+        self.specialise_watched(kernel, config, &mut |_, _| {})
+    }
+
+    /// As [`Self::specialise`]; `watch` is shown the kernel as it was built and after each pass, with the pass's name.
+    /// [`Kernel`] displays as text.
+    ///
+    /// # Errors
+    /// As [`Self::specialise`].
+    pub fn specialise_watched(
+        &self,
+        kernel: &str,
+        config: &BTreeMap<String, String>,
+        watch: &mut dyn FnMut(&str, &Kernel),
+    ) -> Result<Kernel, Diagnostics> {
         let mut builder = Builder::new(self, config, Mode::Specialise);
-        let built = self.kernel(kernel).and_then(|op| builder.kernel(op));
+        let found = self.kernel(kernel);
+        let built = match found[..] {
+            [op] => builder.kernel(op),
+            _ => None,
+        };
         match built {
-            Some(kernel) if builder.diagnostics.items.is_empty() => Ok(kernel),
+            Some(mut kernel) if builder.diagnostics.items.is_empty() => {
+                passes::run(&mut kernel, watch);
+                Ok(kernel)
+            }
             _ => {
                 if builder.diagnostics.items.is_empty() {
-                    let legal = self.kernels().join(", ");
-                    let message = format!("no kernel `{kernel}` in this text; it has: {legal}");
+                    let message = if found.is_empty() {
+                        format!("no kernel `{kernel}` in this text; it has: {}", self.kernels().join(", "))
+                    } else {
+                        let symbols = found.iter().filter_map(|op| self.symbol_of(op));
+                        let symbols: Vec<String> = symbols.map(|(symbol, _)| format!("@{symbol}")).collect();
+                        format!("several kernels are exported as `{kernel}`: {}; choose by symbol", symbols.join(", "))
+                    };
                     builder.diagnostics.push(&self.source, Span::default(), message);
                 }
                 Err(builder.diagnostics)
@@ -148,19 +198,113 @@ impl Module {
         }
     }
 
-    /// The names by which `specialise` finds kernels: export names, or symbols where there is none.
-    pub fn kernels(&self) -> Vec<String> {
-        let kernels = self.ops.iter().filter(|op| self.op_name(op) == "kernel.def");
-        kernels
-            .filter_map(|op| self.export(op).or_else(|| self.symbol_of(op).map(|(name, _)| name.to_owned())))
-            .collect()
+    /// The cases and scenarios, in the order of the text.
+    pub fn cases(&self) -> Vec<CaseName> {
+        let case = |op: &Op| {
+            let scenario = match self.op_name(op) {
+                "check.case" => false,
+                "check.scenario" => true,
+                _ => return None,
+            };
+            let name = self.symbol_of(op)?.0.to_owned();
+            let public = op.rest.start < op.rest.end && self.text(op.rest.start) == "public";
+            Some(CaseName { name, public, scenario })
+        };
+        self.ops[..self.roots].iter().filter_map(case).collect()
     }
 
-    fn kernel(&self, name: &str) -> Option<&Op> {
-        let is_kernel = |op: &&Op| self.op_name(op) == "kernel.def";
-        let by_export = || self.ops.iter().filter(is_kernel).find(|op| self.export(op).as_deref() == Some(name));
+    /// The case or scenario with this symbol, with or without `@`; `config` as in [`Self::specialise`].
+    ///
+    /// # Errors
+    /// An unknown case, and everything in it that does not verify.
+    pub fn case(&self, name: &str, config: &BTreeMap<String, String>) -> Result<Case, Diagnostics> {
+        let mut builder = Builder::new(self, config, Mode::Specialise);
         let symbol = self.symbols.get(name.strip_prefix('@').unwrap_or(name));
-        symbol.map(|at| &self.ops[*at]).filter(is_kernel).or_else(by_export)
+        let op = symbol.map(|at| &self.ops[*at]);
+        let case = op.filter(|op| matches!(self.op_name(op), "check.case" | "check.scenario"));
+        match case.and_then(|op| builder.check_case(op)) {
+            Some(case) if builder.diagnostics.items.is_empty() => Ok(case),
+            _ => {
+                if builder.diagnostics.items.is_empty() {
+                    let legal: Vec<String> = self.cases().into_iter().map(|case| case.name).collect();
+                    let message = format!("no case `{name}` in this text; it has: {}", legal.join(", "));
+                    builder.diagnostics.push(&self.source, Span::default(), message);
+                }
+                Err(builder.diagnostics)
+            }
+        }
+    }
+
+    /// The benchmarks, in the order of the text.
+    ///
+    /// # Errors
+    /// What is wrong with any of them.
+    pub fn benchmarks(&self) -> Result<Vec<Benchmark>, Diagnostics> {
+        let config = BTreeMap::new();
+        let mut builder = Builder::new(self, &config, Mode::Verify);
+        let ops = self.ops[..self.roots].iter().filter(|op| self.op_name(op) == "check.benchmark");
+        let found = ops.filter_map(|op| builder.benchmark(op)).collect();
+        builder.diagnostics.finish(found)
+    }
+
+    /// The names by which `specialise` finds the kernels of the text: export names, or symbols where there is none or where it
+    /// is that of several.
+    pub fn kernels(&self) -> Vec<String> {
+        let kernels = self.ops[..self.roots].iter().filter(|op| self.op_name(op) == "kernel.def");
+        let symbol = |op: &Op| self.symbol_of(op).map(|(name, _)| name.to_owned());
+        let exported = |op: &Op| {
+            self.export(op).filter(|export| matches!(self.kernel(export)[..], [found] if std::ptr::eq(found, op)))
+        };
+        kernels.filter_map(|op| exported(op).or_else(|| symbol(op))).collect()
+    }
+
+    /// The kernels of this name: the one with the symbol, or those with the export name, of the text before linked ones.
+    fn kernel(&self, name: &str) -> Vec<&Op> {
+        let is_kernel = |op: &&Op| self.op_name(op) == "kernel.def";
+        let exported = |ops| {
+            let ops: std::slice::Iter<'_, Op> = <[Op]>::iter(ops);
+            ops.filter(is_kernel).filter(|op| self.export(op).as_deref() == Some(name)).collect::<Vec<&Op>>()
+        };
+        let symbol = self.symbols.get(name.strip_prefix('@').unwrap_or(name));
+        if let Some(op) = symbol.map(|at| &self.ops[*at]).filter(is_kernel) {
+            return vec![op];
+        }
+        let (own, linked) = self.ops.split_at(self.roots);
+        let own = exported(own);
+        if own.is_empty() { exported(linked) } else { own }
+    }
+
+    /// Whether the op only promises a definition.
+    pub(crate) fn declares(&self, op: &Op) -> bool {
+        self.op_name(op).ends_with(".decl")
+    }
+
+    /// Which file a byte of the source is in, counted from the first.
+    fn file_of(&self, at: u32) -> usize {
+        self.files.partition_point(|file| file.start <= at)
+    }
+
+    /// Which kernel `op` defines with `config`. Snapshots outlive builds by it: what goes in, and in which order, stays.
+    pub(crate) fn digest(&self, op: &Op, config: &BTreeMap<String, String>) -> SourceDigest {
+        let mut digest = Sha256::new();
+        // Lengths first: no two lists of parts run together to the same bytes.
+        let mut part = |text: &str| {
+            digest.update((text.len() as u64).to_le_bytes());
+            digest.update(text);
+        };
+        part(&self.source);
+        part(self.symbol_of(op).map_or("", |(symbol, _)| symbol));
+        // Sorted, each key once, the spelling without `@` before the other: as they are bound.
+        let keys: BTreeSet<&str> = config.keys().map(|key| key.strip_prefix('@').unwrap_or(key)).collect();
+        for key in keys.into_iter().filter(|key| self.declares_config(key)) {
+            part(key);
+            part(config.get(key).or_else(|| config.get(&format!("@{key}"))).map_or("", String::as_str));
+        }
+        SourceDigest(digest.finalize().into())
+    }
+
+    fn declares_config(&self, key: &str) -> bool {
+        self.symbols.get(key).is_some_and(|at| self.op_name(&self.ops[*at]).starts_with("config."))
     }
 
     pub(crate) fn op_name(&self, op: &Op) -> &str {
@@ -189,7 +333,7 @@ impl Module {
     }
 
     /// The first symbol outside brackets: the one that a top-level op defines.
-    fn symbol_of(&self, op: &Op) -> Option<(&str, Span)> {
+    pub(crate) fn symbol_of(&self, op: &Op) -> Option<(&str, Span)> {
         let mut depth = 0usize;
         for at in op.rest.start..op.rest.end {
             let token = self.tokens[at as usize];
@@ -204,13 +348,14 @@ impl Module {
         None
     }
 
-    fn collect_symbols(&mut self, diagnostics: &mut Diagnostics) {
+    pub(crate) fn collect_symbols(&mut self, diagnostics: &mut Diagnostics) {
         let mut symbols: HashMap<String, usize> = HashMap::with_capacity(self.ops.len());
-        let mut exports = HashSet::new();
+        let mut declarations: HashMap<String, Vec<usize>> = HashMap::new();
+        let mut providers: HashMap<String, Vec<usize>> = HashMap::new();
         for (at, op) in self.ops.iter().enumerate() {
             let name = self.op_name(op);
             let span = self.tokens[op.name as usize].span;
-            if name.starts_with('#') {
+            if name.starts_with(['#', '@']) {
                 continue;
             }
             let family = name.split('.').next().unwrap_or(name);
@@ -219,28 +364,63 @@ impl Module {
                 diagnostics.push(&self.source, span, message);
                 continue;
             }
-            if name == "kernel.def"
-                && let Some(export) = self.export(op)
-                && !exports.insert(export.clone())
-            {
-                let message = format!("two kernels are exported as `{}`", export.escape_debug());
-                diagnostics.push(&self.source, span, message);
+            if let Some(family) = self.provided(op) {
+                providers.entry(family.to_owned()).or_default().push(at);
             }
             let Some((symbol, symbol_span)) = self.symbol_of(op) else {
                 continue;
             };
-            let declares = |op: &Op| self.op_name(op).ends_with(".decl");
+            if self.declares(op) {
+                declarations.entry(symbol.to_owned()).or_default().push(at);
+            }
+            let file = |at: usize| self.file_of(self.tokens[self.ops[at].name as usize].span.start);
             match symbols.get(symbol) {
-                Some(first) if declares(&self.ops[*first]) && !declares(op) => {
+                Some(first) if self.declares(&self.ops[*first]) && !self.declares(op) => {
                     symbols.insert(symbol.to_owned(), at);
                 }
-                Some(first) if declares(op) && !declares(&self.ops[*first]) => {}
-                Some(_) => diagnostics.push(&self.source, symbol_span, format!("`@{symbol}` is defined twice")),
+                Some(first) if self.declares(op) && !self.declares(&self.ops[*first]) => {}
+                // Each file declares what it uses.
+                Some(first) if self.declares(op) && file(*first) != file(at) => {}
+                Some(first) => {
+                    let other = self.tokens[self.ops[*first].name as usize].span;
+                    let other = diagnostics.place(&self.source, other);
+                    let message = format!("`@{symbol}` is defined twice: here, and at {other}");
+                    diagnostics.push(&self.source, symbol_span, message);
+                }
                 None => {
                     symbols.insert(symbol.to_owned(), at);
                 }
             }
         }
         self.symbols = symbols;
+        self.declarations = declarations;
+        self.providers = providers;
+        self.check_declarations(diagnostics);
+    }
+
+    /// Two kernels of one text may share an export name only if they are for different targets.
+    fn check_exports(&self, diagnostics: &mut Diagnostics) {
+        let mut exports = HashSet::new();
+        for op in self.ops.iter().filter(|op| self.op_name(op) == "kernel.def") {
+            if let Some(export) = self.export(op)
+                && !exports.insert((export.clone(), self.target_of(op)))
+            {
+                let message = format!("two kernels are exported as `{}`", export.escape_debug());
+                diagnostics.push(&self.source, self.tokens[op.name as usize].span, message);
+            }
+        }
+    }
+
+    /// The symbol in `target(@t)` before an op's own, without `@`.
+    pub(crate) fn target_of(&self, op: &Op) -> Option<&str> {
+        let mut at = op.rest.start;
+        let kind = |at: u32| (at < op.rest.end).then(|| self.tokens[at as usize].kind);
+        while let Some(found) = kind(at).filter(|kind| *kind != Kind::BraceOpen) {
+            if found == Kind::Word && self.text(at) == "target" && kind(at + 2) == Some(Kind::Symbol) {
+                return Some(&self.text(at + 2)[1..]);
+            }
+            at += 1;
+        }
+        None
     }
 }

@@ -91,6 +91,10 @@ impl<'m> Reader<'m> {
 
     fn found(&self) -> String {
         match self.token() {
+            Some(token) if token.kind == Kind::Hole => {
+                format!("`{}`, a hole of a text template; it must be filled in first", self.text(token))
+            }
+            Some(token) if token.kind == Kind::Opaque => "opaque text".to_owned(),
             Some(token) => format!("`{}`", self.text(token)),
             None => "the end of the op".to_owned(),
         }

@@ -56,7 +56,7 @@ pub(crate) struct Block {
 }
 
 /// Ops that stand at the top level only: where reading goes on after a refusal.
-const DEFINITIONS: [&str; 13] = [
+const DEFINITIONS: [&str; 16] = [
     "kernel.def",
     "kernel.decl",
     "func.def",
@@ -70,6 +70,9 @@ const DEFINITIONS: [&str; 13] = [
     "check.scenario",
     "check.benchmark",
     "command.program.def",
+    "command.program.decl",
+    "global.rodata.def",
+    "low.func.def",
 ];
 
 /// Reads all tokens as a list of top-level ops. What is refused at the top level is left out, up to the next definition.
@@ -132,10 +135,22 @@ impl Parser<'_> {
     fn starts_op(&self, at: usize) -> bool {
         match self.kind(at) {
             Some(Kind::OpName) => true,
+            // A hole on its own stands for ops.
+            Some(Kind::Hole) => self.is_op_hole(at),
             Some(Kind::Value) => self.starts_results(at, at == 0 || self.kind(at - 1) != Some(Kind::Comma)),
             Some(Kind::Hash) => self.kind(at + 1) == Some(Kind::Equal),
             _ => false,
         }
+    }
+
+    /// Whether the hole at `at` stands where an op does: at the start of a line.
+    fn is_op_hole(&self, at: usize) -> bool {
+        let Some(token) = self.tokens.get(at).filter(|token| token.kind == Kind::Hole) else {
+            return false;
+        };
+        let line =
+            self.source[..token.span.start as usize].bytes().rev().find(|byte| !matches!(byte, b' ' | b'\t' | b'\r'));
+        matches!(line, None | Some(b'\n'))
     }
 
     /// A label that opens a block is followed by `:`, or by an argument list and `:`.
@@ -157,6 +172,16 @@ impl Parser<'_> {
             let name = self.at as u32;
             self.at += 1;
             return self.rest(Vec::new(), name, depth);
+        }
+        if self.is_op_hole(self.at) {
+            let name = self.at as u32;
+            self.at += 1;
+            return Some(Op {
+                results: Vec::new(),
+                name,
+                rest: Tokens { start: name + 1, end: name + 1 },
+                regions: Vec::new(),
+            });
         }
         let mut results = Vec::new();
         while self.kind(self.at) == Some(Kind::Value) {
@@ -217,7 +242,7 @@ impl Parser<'_> {
                     }
                     break;
                 }
-                Kind::OpName | Kind::Hash if open.is_empty() && !continues && self.starts_op(self.at) => {
+                Kind::OpName | Kind::Hash | Kind::Hole if open.is_empty() && !continues && self.starts_op(self.at) => {
                     break;
                 }
                 Kind::Label if open.is_empty() && self.starts_block(self.at) => break,
@@ -273,6 +298,7 @@ impl Parser<'_> {
     /// Whether the `{` here opens a region.
     fn opens_region(&self) -> bool {
         matches!(self.kind(self.at + 1), Some(Kind::OpName | Kind::Label | Kind::BraceClose | Kind::Value))
+            || self.is_op_hole(self.at + 1)
     }
 
     fn region(&mut self, depth: usize) -> Option<Region> {

@@ -8,6 +8,7 @@
 //! - Expectations come from [`mod@reference`], which reads a plan's documentation literally, one seat and one element at a
 //!   time, or from f64 where a tolerance is stated.
 //! - Random cases come from a seed, which every failure prints.
+//! - `loom/*.loom` are texts with cases of their own, which run on any device and on the interpreter.
 //! - `kernels/*.loom` are kernels that the tests of several crates run, each against an expectation of its own.
 //! - Not here: how fast anything is, and what only one backend has.
 
@@ -19,6 +20,7 @@ pub mod faulty;
 pub mod flight;
 pub mod forks;
 pub mod kernels;
+pub mod loom;
 pub mod memory;
 pub mod order;
 pub mod pipelined;
@@ -320,6 +322,10 @@ macro_rules! conformance {
             #[test]
             fn a_crowd_over_few_slots_is_served_in_order() {
                 $crate::crowd::crowded($open);
+            }
+            #[test]
+            fn cases_of_kernel_texts_pass() {
+                $crate::loom::corpus($open);
             }
             #[test]
             fn contractions_and_activations_are_near_f64() {

@@ -172,6 +172,11 @@ impl Region {
         self.at.bytes()
     }
 
+    /// Its first byte, from the start of its memory.
+    pub fn start(&self) -> usize {
+        self.at.offset
+    }
+
     /// How many runs.
     pub fn rows(&self) -> usize {
         self.at.rows

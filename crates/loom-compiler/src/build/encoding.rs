@@ -17,6 +17,7 @@
 use std::rc::Rc;
 
 use crate::diag::{Built, Refusal, refuse};
+use crate::fragment;
 use crate::ir::{Span, ValueId};
 use crate::lex::Kind;
 use crate::ops::{Binary, Convert, IntPredicate, OpKind, Unary};
@@ -71,6 +72,23 @@ impl Encoding {
                 self.family
             ),
         )
+    }
+
+    /// The numbers of an operand of a tile product, if it describes such, or their name.
+    pub(super) fn operand_format(&self) -> Result<fragment::Format, &str> {
+        let schema = self.schema.as_deref().unwrap_or(self);
+        let name = schema.word("element_format").unwrap_or(&schema.family);
+        Ok(match format(name) {
+            Some(Format::Float(ScalarType::F16)) => fragment::Format::F16,
+            Some(Format::Float(ScalarType::BF16)) => fragment::Format::BF16,
+            Some(Format::Float(ScalarType::F8E4M3)) => fragment::Format::F8E4M3,
+            Some(Format::Float(ScalarType::F8E5M2)) => fragment::Format::F8E5M2,
+            Some(Format::Int { bits: 8, signed: true }) => fragment::Format::I8,
+            Some(Format::Int { bits: 8, signed: false }) => fragment::Format::U8,
+            Some(Format::Int { bits: 4, signed: true }) => fragment::Format::I4,
+            Some(Format::Int { bits: 4, signed: false }) => fragment::Format::U4,
+            _ => return Err(name),
+        })
     }
 
     /// Whether it describes a stream of numbers.
@@ -433,7 +451,7 @@ impl<'m> Builder<'m> {
     }
 
     /// `%schema` or a record, behind `using`.
-    fn schema(&mut self, reader: &mut Reader<'m>) -> Built<(Rc<Encoding>, Span)> {
+    fn coding_schema(&mut self, reader: &mut Reader<'m>) -> Built<(Rc<Encoding>, Span)> {
         let span = reader.here();
         let encoding = if reader.peek() == Some(Kind::Hash) {
             Rc::new(self.record(reader)?)
@@ -481,7 +499,7 @@ impl<'m> Builder<'m> {
     ) -> Built<(ValueId, Rc<Encoding>, Span, Vec<(&'m str, ValueId, Span)>, Type, Span)> {
         let (value, _) = self.vector_operand(reader)?;
         reader.expect_word("using")?;
-        let (schema, span) = self.schema(reader)?;
+        let (schema, span) = self.coding_schema(reader)?;
         let operands = self.coding_operands(reader)?;
         reader.expect(Kind::Colon)?;
         self.typed(reader, value)?;

@@ -14,10 +14,12 @@
 //! - In [`Mode::Verify`] config values are unknown and both branches of every `scf.if` are built; the body is thrown away.
 //! - Not here: what is foldable (`fold`), what is dead (`simplify`).
 
+mod check;
 mod config;
 mod control;
 mod element;
 mod encoding;
+mod fragment;
 mod gather;
 mod kernel;
 mod memory;
@@ -41,7 +43,7 @@ use crate::types::{ScalarType, Type};
 
 pub(crate) use config::bound_bits;
 
-use names::{Binding, Names};
+use names::{Binding, Host, Names};
 
 /// The most ops built for one kernel, inlined ones counted each time.
 pub(crate) const MAX_OPS: u32 = 1 << 18;
@@ -63,6 +65,8 @@ pub(crate) enum Mode {
 enum Place {
     /// The launch-config region: host code, pure.
     Launch,
+    /// A check: host code, pure but for its own ops.
+    Check,
     /// A kernel's body, and functions called from it.
     Device,
 }
@@ -112,7 +116,7 @@ impl<'m> Builder<'m> {
     /// Nothing built yet.
     pub(crate) fn new(module: &'m Module, config: &'m BTreeMap<String, String>, mode: Mode) -> Self {
         Self {
-            diagnostics: Diagnostics::new(&module.name),
+            diagnostics: Diagnostics::of_files(&module.name, &module.files),
             module,
             config,
             mode,
@@ -281,6 +285,10 @@ impl<'m> Builder<'m> {
             Some(Binding::Layout(_) | Binding::Encoding(_)) => {
                 refuse(span, format!("`%{name}` is a layout or encoding; expected a scalar, vector, buffer or view"))
             }
+            Some(Binding::Host(Host::Tensor(_))) => refuse(span, format!("`%{name}` is a tensor; expected a scalar")),
+            Some(Binding::Host(Host::Entropy(_))) => {
+                refuse(span, format!("`%{name}` is entropy; expected a scalar, such as `check.entropy.read` gives"))
+            }
             None => refuse(
                 span,
                 format!(
@@ -385,6 +393,10 @@ impl<'m> Builder<'m> {
         let name = reader.name();
         let (family, op) = name.split_once('.').unwrap_or((name, ""));
         match family {
+            "vector" | "encoding" | "buffer" | "view" | "kernel" | "func" if self.place == Place::Check => refuse(
+                reader.span(),
+                format!("`{name}`: a check computes with scalars only; legal here: index, scalar, scf, config"),
+            ),
             "index" => self.index_op(reader, op),
             "scalar" => self.scalar_op(reader, op),
             "vector" => self.vector_op(reader, op),

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::encoding::Encoding;
+use crate::check::{EntropyId, TensorId};
 use crate::ir::ValueId;
 use crate::types::Dim;
 
@@ -19,12 +20,20 @@ pub(crate) enum Layout {
     Strided(Vec<Dim>),
 }
 
+/// What only a check has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Host {
+    Tensor(TensorId),
+    Entropy(EntropyId),
+}
+
 /// What a name stands for.
 #[derive(Clone, Debug)]
 pub(crate) enum Binding {
     Value(ValueId),
     Layout(Layout),
     Encoding(Rc<Encoding>),
+    Host(Host),
     /// Its definition was refused, and that was reported.
     Reported,
 }

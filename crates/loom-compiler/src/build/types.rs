@@ -119,6 +119,11 @@ impl<'m> Builder<'m> {
         Ok(Shape { dims, element })
     }
 
+    /// [`Self::shape`] of a type that has extents and an element type, and nothing else that is read here.
+    pub(super) fn dims_and_element(&mut self, reader: &mut Reader<'m>) -> Built<(Vec<Dim>, ScalarType)> {
+        self.shape(reader).map(|shape| (shape.dims, shape.element))
+    }
+
     /// The extent that a name stands for.
     fn dim(&mut self, name: &str, span: Span) -> Built<Dim> {
         let value = self.value_named(name, span)?;
@@ -216,7 +221,7 @@ impl<'m> Builder<'m> {
             Some(Binding::Layout(layout)) => Ok(layout.clone()),
             Some(Binding::Encoding(encoding)) => Ok(encoding.layout()),
             Some(Binding::Reported) => Err(crate::diag::Refusal::Reported),
-            Some(Binding::Value(_)) => refuse(span, format!("`%{name}` is not a layout")),
+            Some(Binding::Value(_) | Binding::Host(_)) => refuse(span, format!("`%{name}` is not a layout")),
             None => refuse(span, format!("`%{name}` is not defined here")),
         }
     }

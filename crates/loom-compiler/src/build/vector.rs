@@ -98,6 +98,7 @@ impl<'m> Builder<'m> {
             "slice" | "concat" | "broadcast" | "transpose" | "shuffle" | "interleave" | "deinterleave" => {
                 self.move_lanes(reader, op)
             }
+            "fragment" | "fragment.load" | "fragment.store" | "fragment.repack" | "mma" => self.fragment_op(reader, op),
             "decode" => self.decode(reader),
             "encode" => self.encode(reader),
             "transform" => refuse(
@@ -116,7 +117,8 @@ impl<'m> Builder<'m> {
                          select, extract, insert, reduce, reduce.axes, dotf, dot2f, dot4i, dot8i4, dot4f8, bitpack, \
                          bitunpacku, bitunpacks, table.lookup, table.quantize, decode, encode, load, store, load.mask, \
                          store.mask, load.expand, store.compress, gather, gather.mask, scatter, scatter.mask, slice, concat, \
-                         broadcast, transpose, shuffle, interleave, deinterleave",
+                         broadcast, transpose, shuffle, interleave, deinterleave, fragment, fragment.load, fragment.store, \
+                         fragment.repack, mma",
                     ),
                 }
             }
