@@ -3,7 +3,7 @@
 use crate::Open;
 use crate::faulty::{FaultyDevice, Injected};
 use lanes_core::compile::{KernelCache, KernelCompiler, KernelSource, LoomCompiler, Target};
-use lanes_core::device::{Device, DeviceError};
+use lanes_core::device::{Completion, Device, DeviceError};
 use lanes_core::inference::{Devices, ModelContext};
 use lanes_core::plan::Activation;
 use lanes_core::session::{Commands, Distribution, Index, Interface, Kernel, Product, Region, Session, Trace, Window};
@@ -685,6 +685,65 @@ pub fn in_flight(open: Open<'_>) {
     assert_eq!(said(second.wait()), format!("an earlier submission failed: {fault}"));
     assert_eq!(said(session.download(&y, &mut [0; 64])), format!("an earlier submission failed: {fault}"));
     assert_eq!(floats(&session, &x)[0], (rounds as f32).exp2());
+}
+
+/// Two threads that replay one plan, and together keep no more in flight than there are slots, are never told that it is
+/// busy: while the other submits, each waits its turn.
+pub fn crowded_replays(open: Open<'_>) {
+    const ROUNDS: usize = 2000;
+    let session = Session::builder("test").device(open(None)).overlap(true).open().unwrap();
+    let slots = 4.min(session.device().capabilities().slots_max);
+    let x = session.allocate("x", 64).unwrap();
+    session.record("clear", |commands| commands.fill(&x, 0)).unwrap();
+    let start = Barrier::new(2);
+    let replays = || {
+        let mut flying = std::collections::VecDeque::new();
+        start.wait();
+        for round in 0..ROUNDS {
+            if flying.len() == slots / 2 {
+                flying.pop_front().map(|oldest: Completion| oldest.wait().unwrap());
+            }
+            if slots > 1 {
+                flying.push_back(session.replay("clear").unwrap_or_else(|error| panic!("round {round}: {error}")));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(replays);
+        replays();
+        other.join().unwrap();
+    });
+    session.synchronize().unwrap();
+}
+
+/// A reset forgets plans and memory, and not what still runs: it ends as it would have, and whoever synchronizes waits
+/// for it and hears of it.
+pub fn resets(open: Open<'_>) {
+    let device = Arc::new(FaultyDevice::new(open(None)));
+    let session = Session::builder("test").device(Arc::<FaultyDevice>::clone(&device)).overlap(true).open().unwrap();
+    for how in [None, Some(Injected::Unrun)] {
+        let x = session.allocate("x", 64).unwrap();
+        session.record("clear", |commands| commands.fill(&x, 0)).unwrap();
+        device.hold();
+        device.script([how]);
+        let running = session.replay("clear").unwrap();
+        session.reset();
+        assert!(!running.is_done(), "a reset does not wait");
+        assert_eq!(said(session.replay("clear")), "invalid: nothing is recorded as clear in session test");
+        std::thread::scope(|scope| {
+            let synchronized = scope.spawn(|| session.synchronize());
+            // Whoever forgot what runs is back by now.
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!synchronized.is_finished(), "it waits for what was submitted before the reset");
+            device.release();
+            let ended = running.wait().map(drop).map_err(|error| error.to_string());
+            assert_eq!(synchronized.join().unwrap().map_err(|error| error.to_string()), ended);
+            let fault = "fault in faulty device: injected, and nothing ran".to_string();
+            assert_eq!(ended, how.map_or(Ok(()), |_| Err(fault)));
+        });
+        session.synchronize().unwrap();
+        assert_eq!(said(session.upload(&x, &[0; 64])), "invalid: region x is stale: its memory was freed");
+    }
 }
 
 /// A benchmark has its samples, a profile its commands, a trace its events; what they ran is what a replay gives.
