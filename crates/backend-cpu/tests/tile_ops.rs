@@ -312,6 +312,18 @@ fn lanes_anywhere_in_memory() {
 }
 
 #[test]
+fn vectors_at_any_byte() {
+    let x: Vec<u8> = (0..12).collect();
+    let odd = "%k = index.constant 3 : offset\n%p = index.add %start, %k : offset\n%w = buffer.view %b[%p] : buffer -> view<2xi32>\n";
+    let ops = format!("{odd}%r = vector.load %w[0] : view<2xi32> -> vector<2xi32>");
+    assert_eq!(on(&x, "i8", &ops, "i32", 2), [3, 4, 5, 6, 7, 8, 9, 10]);
+    let ops = format!(
+        "{odd}%c = vector.constant -1 : vector<2xi32>\nvector.store<volatile> %c, %w[0] {{cache_temporal = non_temporal}} : vector<2xi32>, view<2xi32>\n%r = vector.load<volatile> %in[0] : view<12xi8> -> vector<12xi8>"
+    );
+    assert_eq!(on(&x, "i8", &ops, "i8", 12), [0, 1, 2, 255, 255, 255, 255, 255, 255, 255, 255, 11]);
+}
+
+#[test]
 fn lanes_chosen_at_run_time() {
     let x = le32(&[1, 5, 2, 7, 0, 9]);
     let at = "%e = vector.extract %x[2] : vector<6xi32> -> i32\n%j = index.cast %e : i32 to index\n%e0 = vector.extract %x[0] : vector<6xi32> -> i32\n%k = index.cast %e0 : i32 to index\n";

@@ -22,6 +22,7 @@ use crate::ir::{Span, ValueId};
 use crate::lex::Kind;
 use crate::ops::{Binary, Convert, IntPredicate, OpKind, Unary};
 use crate::reader::{Attribute, Reader};
+use crate::syntax;
 use crate::types::{ScalarType, Type};
 
 use super::element::with_element;
@@ -385,12 +386,23 @@ impl<'m> Builder<'m> {
         self.record_within(reader, MAX_ALIASES)
     }
 
+    /// The alias of this name in the file that names it.
+    fn alias(&mut self, name: &'m str, span: Span) -> Option<&'m syntax::Op> {
+        let module = self.module;
+        let aliases = self.aliases.get_or_insert_with(|| {
+            let aliases = module.ops.iter().filter(|op| module.op_name(op).starts_with('#'));
+            aliases
+                .map(|op| ((module.file_of(module.tokens[op.name as usize].span.start), module.op_name(op)), op))
+                .collect()
+        });
+        aliases.get(&(module.file_of(span.start), name)).copied()
+    }
+
     fn record_within(&mut self, reader: &mut Reader<'m>, depth: usize) -> Built<Encoding> {
         let token = reader.expect(Kind::Hash)?;
         let name = reader.text(token);
-        let module = self.module;
         if reader.peek() != Some(Kind::Less)
-            && let Some(alias) = module.ops.iter().find(|op| module.op_name(op) == name)
+            && let Some(alias) = self.alias(name, token.span)
         {
             if depth == 0 {
                 return refuse(token.span, format!("`{name}` is an alias of an alias, {MAX_ALIASES} times over"));
