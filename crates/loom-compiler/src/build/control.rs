@@ -8,6 +8,7 @@ use crate::eval;
 use crate::facts::Facts;
 use crate::ir::{BlockId, Span, ValueId};
 use crate::lex::Kind;
+use crate::module::Module;
 use crate::ops::{IntPredicate, OpKind};
 use crate::reader::Reader;
 use crate::syntax::{self, Region};
@@ -27,11 +28,21 @@ pub(super) enum Terminator {
     TemplateReturn,
     KernelReturn,
     LaunchConfig,
+    CommandReturn,
+    CommandYield,
 }
 
 impl Terminator {
-    const ALL: [Self; 6] =
-        [Self::Yield, Self::Condition, Self::FuncReturn, Self::TemplateReturn, Self::KernelReturn, Self::LaunchConfig];
+    const ALL: [Self; 8] = [
+        Self::Yield,
+        Self::Condition,
+        Self::FuncReturn,
+        Self::TemplateReturn,
+        Self::KernelReturn,
+        Self::LaunchConfig,
+        Self::CommandReturn,
+        Self::CommandYield,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -41,6 +52,8 @@ impl Terminator {
             Self::TemplateReturn => "template.return",
             Self::KernelReturn => "kernel.return",
             Self::LaunchConfig => "kernel.launch.config",
+            Self::CommandReturn => "command.return",
+            Self::CommandYield => "command.yield",
         }
     }
 }
@@ -106,11 +119,13 @@ impl<'m> Builder<'m> {
                         _ => refuse(reader.span(), "`scf.condition` takes an i1 first"),
                     }
                 }
-                Terminator::KernelReturn => reader.end().map(|()| Vec::new()),
+                Terminator::KernelReturn | Terminator::CommandReturn | Terminator::CommandYield => {
+                    reader.end().map(|()| Vec::new())
+                }
                 Terminator::LaunchConfig => self.launch_config(&mut reader),
             };
         }
-        if ends == Terminator::Yield {
+        if matches!(ends, Terminator::Yield | Terminator::CommandYield) {
             return Ok(Vec::new());
         }
         refuse(close, format!("this region must end in `{}`", ends.name()))

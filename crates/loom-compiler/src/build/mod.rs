@@ -15,10 +15,12 @@
 //! - Not here: what is foldable (`fold`), what is dead (`simplify`).
 
 mod check;
+mod command;
 mod config;
 mod control;
 mod element;
 mod fragment;
+mod global;
 mod kernel;
 mod memory;
 mod names;
@@ -71,6 +73,8 @@ enum Place {
     Check,
     /// A kernel's body, and functions called from it.
     Device,
+    /// A command program.
+    Command,
 }
 
 /// An op that may be reused instead of built again.
@@ -439,6 +443,11 @@ impl<'m> Builder<'m> {
         let name = reader.name();
         let (family, op) = name.split_once('.').unwrap_or((name, ""));
         self.exits |= name == "kernel.exit";
+        if self.in_command()
+            && let Some(results) = self.command_op(reader, name)
+        {
+            return results;
+        }
         match family {
             "vector" | "encoding" | "buffer" | "view" | "kernel" | "func" if self.place == Place::Check => refuse(
                 reader.span(),
@@ -450,6 +459,7 @@ impl<'m> Builder<'m> {
             "scf" => self.scf_op(reader, op),
             "func" => self.func_op(reader, op),
             "template" => self.template_op(reader, op),
+            "global" => self.global_op(reader, op),
             "config" => self.config_op(reader, op),
             "encoding" => self.encoding_op(reader, op),
             "buffer" | "view" if self.place == Place::Launch => refuse(
