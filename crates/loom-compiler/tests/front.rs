@@ -607,3 +607,34 @@ fn predicates_of_config_hold_for_every_type() {
     says(specialise(&defined, "k", &[]), &["config `c` = 12 breaks its predicate `range(%v, 1, 8)`"]);
     assert!(specialise(&defined, "k", &[("c", "5")]).is_ok());
 }
+
+#[test]
+fn what_is_declared_is_verified_although_nobody_uses_it() {
+    let wrong = |text: &str, message: &str| says(parse("a.loom", text).verify(), &[message]);
+    wrong("config.decl @c : buffer\n", "a config value is a scalar here, found buffer");
+    wrong("config.decl @c : %v: index where [range(%v, 1)]\n", "`range` takes 3 arguments, found 2");
+    wrong("config.decl @c : %v: index where [lt(%w, 1)]\n", "`%w` is not the declared value of `@c`");
+    wrong("config.def @c = 1.0 : index\n", "is written as an integer");
+    wrong("global.constant @c : f32 = 1\n", "is written as a float");
+    wrong("global.rodata.def @c = bytes(\"123\")\n", "bytes are an even number of hex digits");
+    assert!(parse("a.loom", "config.decl @c : encoding<schema>\nglobal.variable @v : index = 0\n").verify().is_ok());
+}
+
+#[test]
+fn assumptions_flags_and_factors_fit_what_they_stand_at() {
+    let wrong = |body: &str, message: &str| {
+        let text = single("%n: index, %i: i32, %f: f32, %o: offset", body);
+        says(parse("a.loom", &text).verify(), &[message]);
+    };
+    wrong("%x = index.assume %i [lt(%i, 3)] : i32", "`index.assume` takes index or offset, found i32");
+    wrong("%x = scalar.assume %n [lt(%n, 3)] : index", "`scalar.assume` takes an integer or float, found index");
+    wrong("%x = scalar.addf<nsw> %f, %f : f32", "`scalar.addf` takes the flags reassoc");
+    wrong("%x = scalar.addi<nnan> %i, %i : i32", "`scalar.addi` takes the flags nsw or nuw");
+    wrong("%z = index.constant 0 : index\nscf.for %q = [%n to %n step %n] unroll(%z) {\n}", "unrolled by 1 or more, found 0");
+    let fine = "%x = index.assume %o [multiple_of(%o, 16)] : offset\n%y = scalar.assume %f [finite(%f), range(%f, 0, 1)] : f32\n\
+                %z = scalar.addi<nsw|nuw> %i, %i : i32";
+    assert!(parse("a.loom", &single("%i: i32, %f: f32, %o: offset", fine)).verify().is_ok());
+    let unrolled = single("%n: index", "scf.for %q = [%n to %n step %n] unroll(%n) {\n}");
+    assert!(parse("a.loom", &unrolled).verify().is_ok());
+    says(specialise(&unrolled, "k", &[]), &["must be constant once config is bound"]);
+}

@@ -271,6 +271,23 @@ impl<'m> Builder<'m> {
         Ok(self.constant(ty, bits))
     }
 
+    /// Verifies the declaration of a key, whether it is used or not.
+    pub(super) fn check_config(&mut self, op: &'m syntax::Op) -> Built<()> {
+        let key = self.module.symbol_of(op).map_or("", |(key, _)| key);
+        let tokens = op.rest.start..op.rest.end;
+        // Encodings are looked at where they are used.
+        if tokens.into_iter().any(|at| self.module.text(at) == "encoding") {
+            return Ok(());
+        }
+        let (scalar, literal, _) = self.config_declaration(op, key)?;
+        if let Some((literal, span)) = literal
+            && let Err(message) = literal_bits(literal, scalar)
+        {
+            return refuse(span, message);
+        }
+        Ok(())
+    }
+
     /// The type, the literal of a definition, and the predicates that `op` gives to `key`.
     fn config_declaration(&mut self, op: &'m syntax::Op, key: &str) -> Built<Declared<'m>> {
         let mut declaration = self.reader(op);

@@ -511,7 +511,17 @@ impl<'m> Builder<'m> {
         loop {
             if reader.accept_word("unroll") {
                 if reader.accept(Kind::ParenOpen) {
-                    self.bound(reader, ScalarType::Index)?;
+                    let span = reader.here();
+                    let factor = self.bound(reader, ScalarType::Index)?;
+                    match self.constant_of(factor) {
+                        Some(factor) if (factor as i64) < 1 => {
+                            return refuse(span, format!("a loop is unrolled by 1 or more, found {}", factor as i64));
+                        }
+                        None if self.mode == Mode::Specialise => {
+                            return refuse(span, "what a loop is unrolled by must be constant once config is bound");
+                        }
+                        _ => {}
+                    }
                     reader.expect(Kind::ParenClose)?;
                 } else {
                     all = true;

@@ -72,6 +72,16 @@ impl<'m> Builder<'m> {
         }
     }
 
+    /// Verifies a constant or read-only bytes, whether they are used or not.
+    pub(super) fn check_global(&mut self, op: &'m syntax::Op) -> Built<()> {
+        let mut reader = self.reader(op);
+        if reader.name() == "global.constant" {
+            self.global_constant(&mut reader).map(drop)
+        } else {
+            self.rodata(op).map(drop)
+        }
+    }
+
     /// `[modifiers] @s : T = literal`.
     fn global_constant(&mut self, reader: &mut Reader<'m>) -> Built<(Type, u64)> {
         while reader.peek().is_some_and(|kind| kind != Kind::Symbol) {

@@ -15,7 +15,7 @@ use crate::types::{ScalarType, Type};
 use super::control::Terminator;
 use super::names::Binding;
 use super::vector::{COMBINES, combine};
-use super::{Builder, Mode, Place, one};
+use super::{Builder, MAX_OPS, Mode, Place, one};
 
 /// The most arguments of one signature.
 const MAX_PARAMETERS: usize = 256;
@@ -58,6 +58,17 @@ impl<'m> Builder<'m> {
                 "check.benchmark" => {
                     self.benchmark(op);
                 }
+                "config.decl" | "config.def" | "global.constant" | "global.rodata.def" => {
+                    self.built = 0;
+                    let built = match module.op_name(op) {
+                        "global.constant" | "global.rodata.def" => self.check_global(op),
+                        _ => self.check_config(op),
+                    };
+                    if let Err(refusal) = built {
+                        self.report(refusal);
+                    }
+                    self.take_body();
+                }
                 "command.program.def" => {
                     self.place = Place::Command;
                     self.built = 0;
@@ -91,7 +102,8 @@ impl<'m> Builder<'m> {
                 self.report(refusal);
             }
             self.take_body();
-            if self.diagnostics == before {
+            // What is too long is so in subgroups of any width.
+            if self.diagnostics == before || self.built > MAX_OPS {
                 return;
             }
             let found = std::mem::replace(&mut self.diagnostics, before.clone());
