@@ -630,7 +630,10 @@ fn assumptions_flags_and_factors_fit_what_they_stand_at() {
     wrong("%x = scalar.assume %n [lt(%n, 3)] : index", "`scalar.assume` takes an integer or float, found index");
     wrong("%x = scalar.addf<nsw> %f, %f : f32", "`scalar.addf` takes the flags reassoc");
     wrong("%x = scalar.addi<nnan> %i, %i : i32", "`scalar.addi` takes the flags nsw or nuw");
-    wrong("%z = index.constant 0 : index\nscf.for %q = [%n to %n step %n] unroll(%z) {\n}", "unrolled by 1 or more, found 0");
+    wrong(
+        "%z = index.constant 0 : index\nscf.for %q = [%n to %n step %n] unroll(%z) {\n}",
+        "unrolled by 1 or more, found 0",
+    );
     let fine = "%x = index.assume %o [multiple_of(%o, 16)] : offset\n%y = scalar.assume %f [finite(%f), range(%f, 0, 1)] : f32\n\
                 %z = scalar.addi<nsw|nuw> %i, %i : i32";
     assert!(parse("a.loom", &single("%i: i32, %f: f32, %o: offset", fine)).verify().is_ok());

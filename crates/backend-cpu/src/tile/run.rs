@@ -98,8 +98,14 @@ pub(super) unsafe fn launch(
         }
     }
     for &(slot, builtin) in &program.builtins {
-        if let Builtin::WorkGroupCount(axis) = builtin {
-            slots[slot.0 as usize] = [gx, gy, gz][usize::from(axis).min(2)];
+        match builtin {
+            Builtin::WorkGroupCount(axis) => slots[slot.0 as usize] = [gx, gy, gz][usize::from(axis).min(2)],
+            Builtin::Length(argument) => {
+                if let Some(Arg::Buffer { len, .. }) = args.get(argument as usize) {
+                    slots[slot.0 as usize] = *len as u64;
+                }
+            }
+            Builtin::Segment | Builtin::First | Builtin::Flat | Builtin::WorkGroup(_) | Builtin::Width => {}
         }
     }
     for inst in &program.prologue {
@@ -154,6 +160,7 @@ pub(super) unsafe fn launch(
         steps: 0,
         tiles: 0,
         step_limit,
+        ahead: gx.saturating_mul(gy).saturating_mul(gz).saturating_mul(sx * sy * sz) >= MANY_ITEMS,
     };
     let clear = (state.local.as_mut_ptr(), local);
     let (outer_x, outer_y, outer_z) = match program.shape {
@@ -253,7 +260,12 @@ struct Run<'a> {
     /// Tiles so far: a kernel with no loop takes time too.
     tiles: u64,
     step_limit: u64,
+    /// Whether memory is fetched ahead: a launch of few items finds it in a cache.
+    ahead: bool,
 }
+
+/// Work-items from which on a launch is taken to run over more memory than the second-level cache holds.
+const MANY_ITEMS: u64 = 1 << 16;
 
 /// The numbers of an affine value: `base + l·(i % width) + g·(i / width)`.
 #[derive(Clone, Copy)]
@@ -291,7 +303,7 @@ impl Run<'_> {
                     Builtin::First => first,
                     Builtin::Flat => at,
                     Builtin::WorkGroup(axis) => group[usize::from(axis).min(2)],
-                    Builtin::Width | Builtin::WorkGroupCount(_) => continue,
+                    Builtin::Width | Builtin::WorkGroupCount(_) | Builtin::Length(_) => continue,
                 };
             }
             self.width = width as usize;
@@ -337,6 +349,7 @@ impl Run<'_> {
                         self.slots[to.0 as usize] = bits(*ty, at, 0);
                     }
                     Inst::Spread { to, value } => self.spread(*to, self.numbers(*value), exec),
+                    Inst::Fence => std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst),
                     Inst::If { condition, then, otherwise } => {
                         let depth = self.depth;
                         let (yes, no) = self.split(*condition, exec, otherwise.is_some());
@@ -388,7 +401,8 @@ impl Run<'_> {
                         self.depth = depth;
                     }
                     Inst::Reduce { combine, ty, to, from, group } => {
-                        self.reduce(*combine, *ty, *to, *from, *group, exec)
+                        let from = self.source(*from, *ty, exec, 0)?;
+                        self.reduce(*combine, *ty, *to, from, *group, exec)
                     }
                     Inst::Shuffle { mode, ty, to, valid, from, offset, width } => {
                         let offset = self.source(*offset, ScalarType::I32, exec, 0)?;

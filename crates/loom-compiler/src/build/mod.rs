@@ -19,11 +19,14 @@ mod command;
 mod config;
 mod control;
 mod element;
+mod encoding;
 mod fragment;
+mod gather;
 mod global;
 mod kernel;
 mod memory;
 mod names;
+mod packed;
 mod prove;
 mod target;
 mod template;
@@ -332,8 +335,8 @@ impl<'m> Builder<'m> {
         match self.names.get(name) {
             Some(Binding::Value(value)) => Ok(*value),
             Some(Binding::Reported) => Err(Refusal::Reported),
-            Some(Binding::Layout(_)) => {
-                refuse(span, format!("`%{name}` is a layout; expected a scalar, vector, buffer or view"))
+            Some(Binding::Layout(_) | Binding::Encoding(_)) => {
+                refuse(span, format!("`%{name}` is a layout or encoding; expected a scalar, vector, buffer or view"))
             }
             Some(Binding::Host(Host::Tensor(_))) => refuse(span, format!("`%{name}` is a tensor; expected a scalar")),
             Some(Binding::Host(Host::Entropy(_))) => {
@@ -462,6 +465,8 @@ impl<'m> Builder<'m> {
             "global" => self.global_op(reader, op),
             "config" => self.config_op(reader, op),
             "encoding" => self.encoding_op(reader, op),
+            // Only arithmetic.
+            "buffer" if op == "pack" => self.pack(reader),
             "buffer" | "view" if self.place == Place::Launch => refuse(
                 reader.span(),
                 format!(

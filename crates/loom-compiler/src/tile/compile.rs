@@ -17,6 +17,7 @@ mod control;
 mod fragment;
 mod lines;
 mod memory;
+mod packed;
 mod traits;
 mod words;
 
@@ -74,8 +75,13 @@ enum Lane {
     /// 64-bit integers only.
     Affine(Line),
     Reg(Reg),
-    /// A load that its only user will make.
+    /// A load that its users will make, each for himself.
     Memory(Access),
+    /// A narrow float that a fused multiply-add will extend.
+    Narrow {
+        ty: ScalarType,
+        lane: Box<Lane>,
+    },
     /// `i1`: `value predicate limit`, 64 bits.
     Compare {
         predicate: IntPredicate,
@@ -152,7 +158,7 @@ struct Compiler<'a> {
     program: Program,
     frame: Frame,
     constants: BTreeMap<u64, Slot>,
-    builtins: BTreeMap<u8, Slot>,
+    builtins: BTreeMap<u32, Slot>,
     values: Vec<Option<Value>>,
     /// The block being filled.
     at: Block,
@@ -189,7 +195,7 @@ impl<'a> Compiler<'a> {
         let group_x_varies = matches!(shape, Shape::Groups) && many;
         let group_y_varies = matches!(shape, Shape::Rows);
         let one_group = whole_groups && (matches!(shape, Shape::Group) || matches!(shape, Shape::Groups) && !many);
-        let varies = uniform::varying(body, Ids { group_x_varies, group_y_varies, one_group });
+        let varies = uniform::varying(body, Ids { group_x_varies, group_y_varies, one_group, subgroup_varies: true });
         let mut compiler = Self {
             kernel,
             body,
@@ -329,6 +335,13 @@ impl<'a> Compiler<'a> {
             Lane::Uniform(word) => Source::Slot(self.slot_of(*word)),
             Lane::Reg(reg) => Source::Reg(*reg),
             Lane::Memory(access) => Source::Memory(*access),
+            Lane::Narrow { ty, lane } => {
+                let from = self.source(lane)?;
+                let to = self.take(ScalarType::F32)?;
+                let op = Op::Convert(Convert::ExtF, *ty, ScalarType::F32);
+                self.emit(Inst::Map { op, to: Target::Reg(to), from: [from; 3] })?;
+                Source::Reg(to)
+            }
             Lane::Affine(line) => {
                 let to = self.take(ScalarType::I64)?;
                 let value = self.affine(*line);
@@ -446,6 +459,7 @@ impl<'a> Compiler<'a> {
                 Lane::Reg(reg) => visit(*reg),
                 Lane::Memory(Access { offsets: Offsets::Gather(reg), .. }) => visit(*reg),
                 Lane::Both(both) => both.iter().for_each(|part| self::Compiler::each_lane_reg(part, visit)),
+                Lane::Narrow { lane, .. } => self::Compiler::each_lane_reg(lane, visit),
                 Lane::Uniform(_) | Lane::Affine(_) | Lane::Memory(_) | Lane::Compare { .. } => {}
             }
         }
@@ -498,7 +512,7 @@ impl<'a> Compiler<'a> {
             OpKind::Convert(convert) => {
                 let (from, to) = (self.body.ty(op.operands[0]).lanes(), self.body.ty(op.results[0]).lanes());
                 if from != to {
-                    return self.unsupported("vector.bitcast that changes the number of lanes");
+                    return self.regroup(op);
                 }
                 self.element_wise(block, at, op, Element::Convert(*convert))
             }
@@ -562,6 +576,8 @@ impl<'a> Compiler<'a> {
                 self.define_lanes(op.results[0], vec![sum]);
                 Ok(())
             }
+            OpKind::Dot2F => self.dot2f(op),
+            OpKind::Dot4I { a_signed, b_signed } => self.dot4i(op, *a_signed, *b_signed),
             OpKind::Lanes(order) => {
                 let mut all = Vec::new();
                 for &operand in &op.operands {
@@ -601,6 +617,10 @@ impl<'a> Compiler<'a> {
             OpKind::LoadMask => self.load_mask(op),
             OpKind::Store => self.store(op),
             OpKind::StoreMask => self.store_mask(op),
+            OpKind::Gather | OpKind::GatherMask => self.gather(op),
+            OpKind::Scatter | OpKind::ScatterMask => self.scatter(op),
+            OpKind::Fence => self.emit(Inst::Fence),
+            OpKind::BufferLength => self.buffer_length(op),
             OpKind::If => {
                 let condition = self.lane(op.operands[0])?;
                 if let Some((clip, _, signed)) = self.clip
@@ -685,7 +705,7 @@ impl<'a> Compiler<'a> {
     /// A lane that may be used more than once: a load not made yet is made.
     fn settled(&mut self, lane: Lane, value: ValueId) -> Result<Lane> {
         match lane {
-            Lane::Memory(_) => Ok(Lane::Reg(self.reg(&lane, self.scalar_type(value)?)?)),
+            Lane::Memory(_) | Lane::Narrow { .. } => Ok(Lane::Reg(self.reg(&lane, self.scalar_type(value)?)?)),
             lane => Ok(lane),
         }
     }
@@ -693,7 +713,36 @@ impl<'a> Compiler<'a> {
     fn element_wise(&mut self, block: BlockId, at: usize, op: &IrOp, element: Element) -> Result<()> {
         let make = Op::new(element, self.scalar_type(op.operands[0])?, self.scalar_type(op.results[0])?);
         let operands: Vec<Vec<Lane>> = op.operands.iter().map(|&value| self.lanes(value)).collect::<Result<_>>()?;
+        if let (Op::Convert(Convert::ExtF, ty @ (ScalarType::BF16 | ScalarType::F16), ScalarType::F32), [lanes]) =
+            (make, &operands[..])
+            && let [lane @ (Lane::Memory(_) | Lane::Reg(_))] = &lanes[..]
+            && self.factor(block, at, op.results[0])
+        {
+            let result = op.results[0];
+            self.define_lanes(result, vec![Lane::Narrow { ty, lane: Box::new(lane.clone()) }]);
+            self.pending.insert(result);
+            return Ok(());
+        }
+        if let (Op::Ternary(Ternary::FmaF, ScalarType::F32), [a, b, c]) = (make, &operands[..])
+            && let ([Lane::Narrow { ty, lane: a }], [Lane::Narrow { ty: same, lane: b }]) = (&a[..], &b[..])
+            && ty == same
+        {
+            let operands = [vec![(**a).clone()], vec![(**b).clone()], c.clone()];
+            return self.map_lanes(block, at, op, Op::FmaExtended(*ty), &operands);
+        }
         self.map_lanes(block, at, op, make, &operands)
+    }
+
+    /// Whether the only user of `value` is a fused multiply-add of this block that it is a factor of.
+    fn factor(&self, block: BlockId, at: usize, value: ValueId) -> bool {
+        let ops = &self.body.block(block).ops[at + 1..];
+        let user = ops.iter().find(|op| op.operands.contains(&value));
+        user.is_some_and(|user| {
+            user.kind == OpKind::Ternary(Ternary::FmaF)
+                && user.operands[..2].contains(&value)
+                && user.operands[2] != value
+                && self.read_in_place(block, at, value, false)
+        })
     }
 
     fn select(&mut self, block: BlockId, at: usize, op: &IrOp) -> Result<()> {
@@ -758,7 +807,10 @@ impl<'a> Compiler<'a> {
             && store.operands[1..]
                 .iter()
                 .all(|&value| self.body.constant(value).is_some() || self.values[value.index()].is_some())
-            && self.pending.iter().all(|value| op.operands.contains(value));
+            // Nor a load that someone between would still make.
+            && self.pending.iter().all(|value| {
+                op.operands.contains(value) && self.live.dying(block, at).contains(value)
+            });
         if !fits {
             return Ok(None);
         }
@@ -780,52 +832,70 @@ impl<'a> Compiler<'a> {
         let mut lanes = self.lanes(vector)?;
         let mut part = lanes.len();
         let mut start = 0;
-        let mut dynamic = None;
-        for (dim, &index) in ty.dims.iter().zip(indices) {
-            let extent = dim.constant().unwrap_or(1).max(1) as usize;
-            part /= extent;
-            match self.lane(index)? {
-                Lane::Uniform(Word::Constant(at)) if (at as usize) < extent => start += at as usize * part,
+        // Distance from `start`, in parts, of what is chosen at run time.
+        let mut dynamic: Option<Lane> = None;
+        let index = |op: Binary| Op::Binary(op, ScalarType::Index);
+        let parts: u64 = ty.dims[..indices.len()].iter().map(|dim| dim.constant().unwrap_or(1)).product();
+        let mut rest = parts;
+        for (dim, &at) in ty.dims.iter().zip(indices) {
+            let extent = dim.constant().unwrap_or(1).max(1);
+            part /= extent as usize;
+            rest /= extent;
+            match self.lane(at)? {
+                Lane::Uniform(Word::Constant(at)) if at < extent => start += (at * rest) as usize,
                 // Out of range is out of contract; lane 0 is as good as any.
                 Lane::Uniform(Word::Constant(_)) => {}
-                lane if ty.dims.len() == 1 => dynamic = Some(lane),
-                _ => return self.unsupported("a lane of a matrix chosen at run time"),
+                lane => {
+                    let lane = self.settled(lane, at)?;
+                    let lane = self.apply(index(Binary::MulI), &[lane, Lane::Uniform(Word::Constant(rest))], None)?;
+                    dynamic = Some(match dynamic {
+                        Some(sum) => self.apply(index(Binary::AddI), &[sum, lane], None)?,
+                        None => lane,
+                    });
+                }
             }
         }
         let element = ty.element;
-        let Some(index) = dynamic else {
+        let Some(distance) = dynamic else {
+            let first = start * part;
             if insert {
                 let value = self.lanes(op.operands[0])?;
-                lanes[start..start + part].clone_from_slice(&value[..part]);
+                lanes[first..first + part].clone_from_slice(&value[..part]);
                 self.define_lanes(op.results[0], lanes);
             } else {
-                self.define_lanes(op.results[0], lanes[start..start + part].to_vec());
+                self.define_lanes(op.results[0], lanes[first..first + part].to_vec());
             }
             return Ok(());
         };
-        let index = match self.source(&index)? {
+        let distance = match self.source(&distance)? {
             Source::Reg(reg) => Lane::Reg(reg),
-            Source::Slot(_) | Source::Memory(_) => index,
+            Source::Slot(_) | Source::Memory(_) => distance,
         };
         let equals = |this: &mut Self, at: usize| {
-            let at = Lane::Uniform(Word::Constant(at as u64));
-            this.map(Op::CompareI(IntPredicate::Eq, ScalarType::Index), &[index.clone(), at], None)
+            let at = Lane::Uniform(Word::Constant((at - start) as u64));
+            this.map(Op::CompareI(IntPredicate::Eq, ScalarType::Index), &[distance.clone(), at], None)
         };
         if insert {
-            let value = self.lane(op.operands[0])?;
-            let value = self.settled(value, op.operands[0])?;
-            for (at, lane) in lanes.iter_mut().enumerate() {
+            let mut value = self.lanes(op.operands[0])?;
+            for lane in &mut value {
+                *lane = self.settled(lane.clone(), op.operands[0])?;
+            }
+            for at in start..parts as usize {
                 let here = equals(self, at)?;
-                *lane = self.map(Op::Select(element), &[here, value.clone(), lane.clone()], None)?;
+                for (lane, value) in lanes[at * part..(at + 1) * part].iter_mut().zip(&value) {
+                    *lane = self.map(Op::Select(element), &[here.clone(), value.clone(), lane.clone()], None)?;
+                }
             }
             self.define_lanes(op.results[0], lanes);
         } else {
-            let mut found = lanes[0].clone();
-            for (at, lane) in lanes.iter().enumerate().skip(1) {
+            let mut found = lanes[start * part..(start + 1) * part].to_vec();
+            for at in start + 1..parts as usize {
                 let here = equals(self, at)?;
-                found = self.map(Op::Select(element), &[here, lane.clone(), found], None)?;
+                for (found, lane) in found.iter_mut().zip(&lanes[at * part..(at + 1) * part]) {
+                    *found = self.map(Op::Select(element), &[here.clone(), lane.clone(), found.clone()], None)?;
+                }
             }
-            self.define_lanes(op.results[0], vec![found]);
+            self.define_lanes(op.results[0], found);
         }
         Ok(())
     }
@@ -836,7 +906,10 @@ impl<'a> Compiler<'a> {
         self.lost |= whole && self.many && self.kernel.items() >= FULL_GROUP;
         let mut lanes = Vec::new();
         for lane in self.lanes(op.operands[0])? {
-            let from = self.reg(&lane, ty)?;
+            let from = match lane {
+                Lane::Memory(access) => Source::Memory(access),
+                lane => Source::Reg(self.reg(&lane, ty)?),
+            };
             if whole && self.one_group {
                 let to = self.slot();
                 self.emit(Inst::Reduce { combine, ty, to: Landing::Slot(to), from, group })?;

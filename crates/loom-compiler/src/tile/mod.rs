@@ -15,6 +15,7 @@ mod validate;
 
 pub use encode::{ImageError, MAX_IMAGE_BYTES};
 pub use program::*;
+pub(crate) use uniform::varying_in_subgroup;
 
 use crate::ir::{Kernel, Parameter, SourceDigest, Span};
 use crate::launch::LaunchProgram;
@@ -57,6 +58,7 @@ impl CpuImage {
             | Inst::If { .. }
             | Inst::For { .. }
             | Inst::Loop { .. }
+            | Inst::Fence
             | Inst::Reduce { .. }
             | Inst::Shuffle { .. }
             | Inst::FragmentLoad(_)

@@ -215,6 +215,7 @@ impl Check<'_> {
                 [*to, *low, *high, *step].into_iter().try_for_each(|slot| self.slot(slot))?;
                 self.site(*site)
             }
+            Inst::Fence => Ok(()),
             Inst::Loop { head: _, condition, body: _, site } => {
                 self.condition(condition)?;
                 self.site(*site)
@@ -224,7 +225,7 @@ impl Check<'_> {
                     Landing::Reg(to) => self.reg(*to, *ty)?,
                     Landing::Slot(to) => self.slot(*to)?,
                 }
-                self.reg(*from, *ty)?;
+                self.source(from, *ty)?;
                 let Group::Lanes { size, stride } = *group else {
                     return Ok(());
                 };
@@ -259,7 +260,7 @@ impl Check<'_> {
 
     /// A fragment that can be laid out in the subgroups of this program, with a register for each slot.
     fn payload(&self, fragment: Fragment, ty: ScalarType, registers: &[Reg]) -> Valid {
-        if !fragment.is_valid() {
+        if !fragment.is_valid() || fragment.lanes != self.program.subgroup_size {
             return Err(wrong("program", format!("{fragment:?}")));
         }
         if registers.len() != fragment.slots() as usize || ty.bits() < 8 {
@@ -324,6 +325,7 @@ fn blocks(inst: &Inst) -> [Option<Block>; 2] {
         | Inst::LoadScalar { .. }
         | Inst::Map { .. }
         | Inst::Spread { .. }
+        | Inst::Fence
         | Inst::Reduce { .. }
         | Inst::Shuffle { .. }
         | Inst::FragmentLoad(_)

@@ -46,7 +46,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn view_type(&self, view: ValueId) -> Result<&'a ViewType> {
+    pub(super) fn view_type(&self, view: ValueId) -> Result<&'a ViewType> {
         match self.body.ty(view) {
             Type::View(ty) => Ok(ty),
             Type::Scalar(_) | Type::Vector(_) | Type::Buffer => {
@@ -70,7 +70,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// `address + index · stride · size`.
-    fn advance(&mut self, address: Lane, index: &Lane, stride: &Lane, ty: ScalarType) -> Result<Lane> {
+    pub(super) fn advance(&mut self, address: Lane, index: &Lane, stride: &Lane, ty: ScalarType) -> Result<Lane> {
         let (mul, add) = (Op::Binary(Binary::MulI, ScalarType::I64), Op::Binary(Binary::AddI, ScalarType::I64));
         let stride = self.apply(mul, &[stride.clone(), Lane::Uniform(Word::Constant(ty.bytes()))], None)?;
         let distance = self.apply(mul, &[index.clone(), stride], None)?;
@@ -118,7 +118,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// Reads one element: into a slot if all items share it, else as `to`, or a register of its own.
-    fn read(&mut self, buffer: u32, offset: &Lane, ty: ScalarType, to: Option<Reg>) -> Result<Lane> {
+    pub(super) fn read(&mut self, buffer: u32, offset: &Lane, ty: ScalarType, to: Option<Reg>) -> Result<Lane> {
         if let (Lane::Uniform(offset), None) = (offset, to) {
             let site = self.site("view.load");
             let (to, offset) = (self.slot(), self.slot_of(*offset));
@@ -146,7 +146,8 @@ impl<'a> Compiler<'a> {
             return Ok(());
         }
         let (buffer, offset, ty) = self.address(view, indices)?;
-        if !matches!(offset, Lane::Uniform(_)) && self.read_by_user(block, at, result) {
+        if !matches!(offset, Lane::Uniform(_)) && self.read_in_place(block, at, result, self.side_by_side(&offset, ty))
+        {
             let access = self.access(buffer, &offset, ty, "view.load")?;
             self.define_lanes(result, vec![Lane::Memory(access)]);
             self.pending.insert(result);
@@ -157,17 +158,36 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    /// Whether one element-wise op of the same block uses `value`, and nothing before it may write memory.
-    fn read_by_user(&self, block: BlockId, at: usize, value: ValueId) -> bool {
-        if self.live.uses[value.index()] != 1 {
+    /// Whether the elements of a tile lie side by side as far as is known now: reading them again costs nothing.
+    fn side_by_side(&self, offset: &Lane, ty: ScalarType) -> bool {
+        let row = ty.bytes() * u64::from(self.kernel.workgroup_size[0]);
+        Self::as_line(offset).is_some_and(|line| {
+            line.l == Word::Constant(ty.bytes())
+                && (line.g == ZERO || self.program.shape == Shape::Groups && line.g == Word::Constant(row))
+        })
+    }
+
+    /// Whether only element-wise ops and reductions of the same block use `value`, one or, if `again`, several, and nothing
+    /// before the last of them may write memory.
+    pub(super) fn read_in_place(&self, block: BlockId, at: usize, value: ValueId, again: bool) -> bool {
+        let mut uses = self.live.uses[value.index()];
+        if uses != 1 && !again {
             return false;
         }
         for op in &self.body.block(block).ops[at + 1..] {
-            let simple = matches!(op.kind.family(), Family::Element(_));
-            if op.operands.contains(&value) {
-                return simple && op.results.iter().all(|&result| matches!(self.body.ty(result), Type::Scalar(_)));
+            let simple = matches!(op.kind.family(), Family::Element(_))
+                && op.results.iter().all(|&result| matches!(self.body.ty(result), Type::Scalar(_)));
+            let meets = matches!(op.kind, OpKind::WorkgroupReduce(_) | OpKind::SubgroupReduce { .. });
+            let here = op.operands.iter().filter(|&&operand| operand == value).count() as u32;
+            if here > 0 && !simple && !meets {
+                return false;
             }
-            if !simple && !matches!(op.kind, OpKind::Constant(_) | OpKind::Load | OpKind::Id(_)) {
+            uses = uses.saturating_sub(here);
+            if uses == 0 {
+                return true;
+            }
+            let quiet = matches!(op.kind.family(), Family::Element(_)) || meets;
+            if !quiet && !matches!(op.kind, OpKind::Constant(_) | OpKind::Load | OpKind::Id(_)) {
                 return false;
             }
         }
@@ -196,7 +216,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn write(&mut self, buffer: u32, offset: &Lane, ty: ScalarType, value: &Lane) -> Result<()> {
+    pub(super) fn write(&mut self, buffer: u32, offset: &Lane, ty: ScalarType, value: &Lane) -> Result<()> {
         let access = self.access(buffer, offset, ty, "view.store")?;
         let from = self.source(value)?;
         self.emit(Inst::Map { op: Op::Move(ty), to: Target::Memory(access), from: [from; 3] })
