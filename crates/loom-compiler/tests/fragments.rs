@@ -90,7 +90,7 @@ fn payloads_fit_roles() {
     );
     refused(&using("vector<4xi32>", "s"), "`%s` is not a schema");
     let odd = "%e = encoding.define #encoding.operand<element_format=q7> : encoding<schema>\n";
-    refused(&format!("{odd}{}", using("vector<4xi32>", "e")), "elements of format `q7` are not multiplied here");
+    refused(&format!("{odd}{}", using("vector<4xi32>", "e")), "`q7` has no public layout of a fragment");
 }
 
 #[test]

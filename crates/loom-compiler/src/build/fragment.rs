@@ -10,7 +10,7 @@ use crate::fragment::{Format, Fragment, MAX_DEPTH, Product, Role, TILE};
 use crate::ir::{Span, ValueId};
 use crate::lex::Kind;
 use crate::ops::{Convert, OpKind};
-use crate::reader::{Attribute, Reader};
+use crate::reader::Reader;
 use crate::types::{Dim, ScalarType, Type, VectorType, ViewType};
 
 use super::names::Binding;
@@ -435,44 +435,18 @@ impl<'m> Builder<'m> {
     fn schema(&mut self, reader: &mut Reader<'m>) -> Built<Option<Format>> {
         let (name, span) = reader.value_name()?;
         match self.names.get(name) {
-            Some(Binding::Schema(format)) => match Format::from_schema(format) {
-                Some(format) => Ok(Some(format)),
-                None => refuse(
+            Some(Binding::Reported) => Err(crate::diag::Refusal::Reported),
+            Some(Binding::Encoding(encoding)) => match encoding.operand_format() {
+                Ok(format) => Ok(Some(format)),
+                Err(found) => refuse(
                     span,
                     format!(
-                        "`{}`: elements of format `{format}` are not multiplied here; legal: f16, bf16, f8e4m3, f8e5m2, i8, u8, i4, u4",
+                        "`{}`: `{found}` has no public layout of a fragment; legal: f16, bf16, f8e4m3, f8e5m2, i8, u8, i4, u4",
                         reader.name()
                     ),
                 ),
             },
-            Some(Binding::Reported) => Err(crate::diag::Refusal::Reported),
             _ => refuse(span, format!("`%{name}` is not a schema")),
         }
-    }
-
-    /// `encoding.define #family<element_format = word, ..> : encoding<schema>`.
-    pub(super) fn define_schema(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
-        reader.expect(Kind::Hash)?;
-        let mut format = String::new();
-        if reader.accept(Kind::Less) {
-            loop {
-                let (key, _) = reader.word("a parameter name")?;
-                reader.expect(Kind::Equal)?;
-                let (value, _) = reader.attribute()?;
-                if let (Attribute::Word(word), "element_format") = (value, key) {
-                    format = word.to_owned();
-                }
-                if !reader.accept(Kind::Comma) {
-                    reader.expect(Kind::Greater)?;
-                    break;
-                }
-            }
-        }
-        reader.dictionary()?;
-        reader.expect(Kind::Colon)?;
-        reader.expect_word("encoding")?;
-        reader.keyword("`schema`", |word| (word == "schema").then_some(()))?;
-        reader.end()?;
-        Ok(vec![Binding::Schema(format)])
     }
 }
