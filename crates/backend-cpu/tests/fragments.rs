@@ -326,7 +326,7 @@ fn chain(dice: &mut Dice) -> String {
 fn random_chains_give_the_interpreters_bits() {
     let mut stored = 0;
     for seed in 1..=60 {
-        let mut dice = Dice(seed * 0x9e37_79b9_7f4a_7c15);
+        let mut dice = Dice(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed));
         for _ in 0..8 {
             dice.below(2);
         }
