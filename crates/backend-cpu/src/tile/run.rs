@@ -3,7 +3,7 @@
 //! - The items of a tile that are active are a range, and, where that does not do, a mask of bytes over it. Ops compute
 //!   over the whole range; memory and moves heed the mask.
 //! - Registers are `frame + reg + i * size`; the compiler laid them out for `capacity` items, and no tile has more.
-//! - Not here: the loops (`kernels`), memory (`access`), who goes on (`split`), and what items tell each other (`between`).
+//! - Not here: the loops (`kernels`), memory (`access`), who goes on (`split`), and what items tell each other (`between`, and `fragment` of tile products).
 
 mod access;
 mod between;
