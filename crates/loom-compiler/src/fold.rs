@@ -83,6 +83,7 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
         | OpKind::Dot2F
         | OpKind::Dot4I { .. }
         | OpKind::Alloca { .. }
+        | OpKind::Bytes(_)
         | OpKind::BufferView
         | OpKind::Subview
         | OpKind::Refine

@@ -160,6 +160,7 @@ pub(super) unsafe fn launch(
         steps: 0,
         tiles: 0,
         step_limit,
+        ahead: gx.saturating_mul(gy).saturating_mul(gz).saturating_mul(sx * sy * sz) >= MANY_ITEMS,
     };
     let clear = (state.local.as_mut_ptr(), local);
     let (outer_x, outer_y, outer_z) = match program.shape {
@@ -189,6 +190,7 @@ fn bind(
 ) -> Result<usize, Fault> {
     let size = |buffer: &Buffer| match *buffer {
         Buffer::Argument(_) => 0,
+        Buffer::Constant { len, .. } => u64::from(len),
         Buffer::Workgroup { bytes } => bytes.saturating_mul(groups_per_tile),
         Buffer::Private { bytes } => bytes.saturating_mul(u64::from(program.capacity)),
     };
@@ -206,10 +208,16 @@ fn bind(
                 Some(&Arg::Buffer { ptr, len }) => Binding { ptr, len },
                 Some(Arg::Scalar(_)) | None => Binding { ptr: ptr::null_mut(), len: 0 },
             },
-            Buffer::Workgroup { .. } | Buffer::Private { .. } => {
+            Buffer::Workgroup { .. } | Buffer::Private { .. } | Buffer::Constant { .. } => {
                 let len = size(buffer) as usize;
                 // SAFETY: `at + len <= total`, which is reserved.
                 let ptr = unsafe { memory.as_mut_ptr().add(at) };
+                if let Buffer::Constant { start, .. } = *buffer
+                    && let Some(bytes) = program.data.get(start as usize..start as usize + len)
+                {
+                    // SAFETY: `len` bytes from `ptr` are ours, and no part of the image.
+                    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), ptr, len) };
+                }
                 at += len.next_multiple_of(64);
                 Binding { ptr, len }
             }
@@ -252,7 +260,12 @@ struct Run<'a> {
     /// Tiles so far: a kernel with no loop takes time too.
     tiles: u64,
     step_limit: u64,
+    /// Whether memory is fetched ahead: a launch of few items finds it in a cache.
+    ahead: bool,
 }
+
+/// Work-items from which on a launch is taken to run over more memory than the second-level cache holds.
+const MANY_ITEMS: u64 = 1 << 16;
 
 /// The numbers of an affine value: `base + l·(i % width) + g·(i / width)`.
 #[derive(Clone, Copy)]
@@ -388,7 +401,8 @@ impl Run<'_> {
                         self.depth = depth;
                     }
                     Inst::Reduce { combine, ty, to, from, group } => {
-                        self.reduce(*combine, *ty, *to, *from, *group, exec)
+                        let from = self.source(*from, *ty, exec, 0)?;
+                        self.reduce(*combine, *ty, *to, from, *group, exec)
                     }
                     Inst::Shuffle { mode, ty, to, valid, from, offset, width } => {
                         let offset = self.source(*offset, ScalarType::I32, exec, 0)?;

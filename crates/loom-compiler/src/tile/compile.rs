@@ -75,8 +75,13 @@ enum Lane {
     /// 64-bit integers only.
     Affine(Line),
     Reg(Reg),
-    /// A load that its only user will make.
+    /// A load that its users will make, each for himself.
     Memory(Access),
+    /// A narrow float that a fused multiply-add will extend.
+    Narrow {
+        ty: ScalarType,
+        lane: Box<Lane>,
+    },
     /// `i1`: `value predicate limit`, 64 bits.
     Compare {
         predicate: IntPredicate,
@@ -190,7 +195,7 @@ impl<'a> Compiler<'a> {
         let group_x_varies = matches!(shape, Shape::Groups) && many;
         let group_y_varies = matches!(shape, Shape::Rows);
         let one_group = whole_groups && (matches!(shape, Shape::Group) || matches!(shape, Shape::Groups) && !many);
-        let varies = uniform::varying(body, Ids { group_x_varies, group_y_varies, one_group });
+        let varies = uniform::varying(body, Ids { group_x_varies, group_y_varies, one_group, subgroup_varies: true });
         let mut compiler = Self {
             kernel,
             body,
@@ -217,6 +222,7 @@ impl<'a> Compiler<'a> {
                 prologue: Vec::new(),
                 frame_bytes: 0,
                 buffers: Vec::new(),
+                data: Vec::new(),
                 blocks: vec![Vec::new()],
                 sites: Vec::new(),
             },
@@ -329,6 +335,13 @@ impl<'a> Compiler<'a> {
             Lane::Uniform(word) => Source::Slot(self.slot_of(*word)),
             Lane::Reg(reg) => Source::Reg(*reg),
             Lane::Memory(access) => Source::Memory(*access),
+            Lane::Narrow { ty, lane } => {
+                let from = self.source(lane)?;
+                let to = self.take(ScalarType::F32)?;
+                let op = Op::Convert(Convert::ExtF, *ty, ScalarType::F32);
+                self.emit(Inst::Map { op, to: Target::Reg(to), from: [from; 3] })?;
+                Source::Reg(to)
+            }
             Lane::Affine(line) => {
                 let to = self.take(ScalarType::I64)?;
                 let value = self.affine(*line);
@@ -446,6 +459,7 @@ impl<'a> Compiler<'a> {
                 Lane::Reg(reg) => visit(*reg),
                 Lane::Memory(Access { offsets: Offsets::Gather(reg), .. }) => visit(*reg),
                 Lane::Both(both) => both.iter().for_each(|part| self::Compiler::each_lane_reg(part, visit)),
+                Lane::Narrow { lane, .. } => self::Compiler::each_lane_reg(lane, visit),
                 Lane::Uniform(_) | Lane::Affine(_) | Lane::Memory(_) | Lane::Compare { .. } => {}
             }
         }
@@ -576,6 +590,7 @@ impl<'a> Compiler<'a> {
                 }
                 Ok(())
             }
+            OpKind::Bytes(bytes) => self.constant_bytes(op, bytes),
             OpKind::Alloca { space, bytes, align } => self.alloca(op, *space, bytes.next_multiple_of((*align).max(1))),
             OpKind::BufferView => {
                 let Some(Value::Buffer { buffer, origin }) = self.values[op.operands[0].index()].clone() else {
@@ -690,7 +705,7 @@ impl<'a> Compiler<'a> {
     /// A lane that may be used more than once: a load not made yet is made.
     fn settled(&mut self, lane: Lane, value: ValueId) -> Result<Lane> {
         match lane {
-            Lane::Memory(_) => Ok(Lane::Reg(self.reg(&lane, self.scalar_type(value)?)?)),
+            Lane::Memory(_) | Lane::Narrow { .. } => Ok(Lane::Reg(self.reg(&lane, self.scalar_type(value)?)?)),
             lane => Ok(lane),
         }
     }
@@ -698,7 +713,36 @@ impl<'a> Compiler<'a> {
     fn element_wise(&mut self, block: BlockId, at: usize, op: &IrOp, element: Element) -> Result<()> {
         let make = Op::new(element, self.scalar_type(op.operands[0])?, self.scalar_type(op.results[0])?);
         let operands: Vec<Vec<Lane>> = op.operands.iter().map(|&value| self.lanes(value)).collect::<Result<_>>()?;
+        if let (Op::Convert(Convert::ExtF, ty @ (ScalarType::BF16 | ScalarType::F16), ScalarType::F32), [lanes]) =
+            (make, &operands[..])
+            && let [lane @ (Lane::Memory(_) | Lane::Reg(_))] = &lanes[..]
+            && self.factor(block, at, op.results[0])
+        {
+            let result = op.results[0];
+            self.define_lanes(result, vec![Lane::Narrow { ty, lane: Box::new(lane.clone()) }]);
+            self.pending.insert(result);
+            return Ok(());
+        }
+        if let (Op::Ternary(Ternary::FmaF, ScalarType::F32), [a, b, c]) = (make, &operands[..])
+            && let ([Lane::Narrow { ty, lane: a }], [Lane::Narrow { ty: same, lane: b }]) = (&a[..], &b[..])
+            && ty == same
+        {
+            let operands = [vec![(**a).clone()], vec![(**b).clone()], c.clone()];
+            return self.map_lanes(block, at, op, Op::FmaExtended(*ty), &operands);
+        }
         self.map_lanes(block, at, op, make, &operands)
+    }
+
+    /// Whether the only user of `value` is a fused multiply-add of this block that it is a factor of.
+    fn factor(&self, block: BlockId, at: usize, value: ValueId) -> bool {
+        let ops = &self.body.block(block).ops[at + 1..];
+        let user = ops.iter().find(|op| op.operands.contains(&value));
+        user.is_some_and(|user| {
+            user.kind == OpKind::Ternary(Ternary::FmaF)
+                && user.operands[..2].contains(&value)
+                && user.operands[2] != value
+                && self.read_in_place(block, at, value, false)
+        })
     }
 
     fn select(&mut self, block: BlockId, at: usize, op: &IrOp) -> Result<()> {
@@ -763,7 +807,10 @@ impl<'a> Compiler<'a> {
             && store.operands[1..]
                 .iter()
                 .all(|&value| self.body.constant(value).is_some() || self.values[value.index()].is_some())
-            && self.pending.iter().all(|value| op.operands.contains(value));
+            // Nor a load that someone between would still make.
+            && self.pending.iter().all(|value| {
+                op.operands.contains(value) && self.live.dying(block, at).contains(value)
+            });
         if !fits {
             return Ok(None);
         }
@@ -859,7 +906,10 @@ impl<'a> Compiler<'a> {
         self.lost |= whole && self.many && self.kernel.items() >= FULL_GROUP;
         let mut lanes = Vec::new();
         for lane in self.lanes(op.operands[0])? {
-            let from = self.reg(&lane, ty)?;
+            let from = match lane {
+                Lane::Memory(access) => Source::Memory(access),
+                lane => Source::Reg(self.reg(&lane, ty)?),
+            };
             if whole && self.one_group {
                 let to = self.slot();
                 self.emit(Inst::Reduce { combine, ty, to: Landing::Slot(to), from, group })?;

@@ -15,6 +15,7 @@ mod validate;
 
 pub use encode::{ImageError, MAX_IMAGE_BYTES};
 pub use program::*;
+pub(crate) use uniform::varying_in_subgroup;
 
 use crate::ir::{Kernel, Parameter, SourceDigest, Span};
 use crate::launch::LaunchProgram;
@@ -45,7 +46,7 @@ impl CpuImage {
     pub fn stores_to(&self, argument: usize) -> bool {
         let is_it = |buffer: u32| match self.program.buffers.get(buffer as usize) {
             Some(Buffer::Argument(at)) => *at as usize == argument,
-            Some(Buffer::Workgroup { .. } | Buffer::Private { .. }) | None => false,
+            Some(Buffer::Workgroup { .. } | Buffer::Private { .. } | Buffer::Constant { .. }) | None => false,
         };
         self.program.blocks.iter().flatten().any(|inst| match inst {
             Inst::Map { to: Target::Memory(access), .. } => is_it(access.buffer),

@@ -51,6 +51,12 @@ pub(super) fn image(image: &CpuImage) -> Valid {
         }
     }
     for buffer in &program.buffers {
+        if let Buffer::Constant { start, len } = *buffer
+            && u64::from(start) + u64::from(len) > program.data.len() as u64
+        {
+            let data = program.data.len();
+            return Err(wrong("buffers", format!("{len} bytes at {start} of {data} bytes of data")));
+        }
         if let Buffer::Argument(argument) = *buffer {
             match image.parameters.get(argument as usize).map(|parameter| parameter.kind) {
                 Some(ParameterKind::Buffer) => {}
@@ -219,7 +225,7 @@ impl Check<'_> {
                     Landing::Reg(to) => self.reg(*to, *ty)?,
                     Landing::Slot(to) => self.slot(*to)?,
                 }
-                self.reg(*from, *ty)?;
+                self.source(from, *ty)?;
                 let Group::Lanes { size, stride } = *group else {
                     return Ok(());
                 };
@@ -254,7 +260,7 @@ impl Check<'_> {
 
     /// A fragment that can be laid out in the subgroups of this program, with a register for each slot.
     fn payload(&self, fragment: Fragment, ty: ScalarType, registers: &[Reg]) -> Valid {
-        if !fragment.is_valid() {
+        if !fragment.is_valid() || fragment.lanes != self.program.subgroup_size {
             return Err(wrong("program", format!("{fragment:?}")));
         }
         if registers.len() != fragment.slots() as usize || ty.bits() < 8 {

@@ -18,15 +18,24 @@ impl Run<'_> {
         combine: Combine,
         ty: ScalarType,
         to: Landing,
-        from: Reg,
+        from: Operand,
         group: Group,
         exec: Exec,
     ) {
         // A workgroup is a segment, or the whole tile.
         let workgroup = if self.program.shape == Shape::Groups { self.width } else { exec.hi };
         let subgroup_size = self.program.subgroup_size as usize;
-        // SAFETY: for all of it, registers hold the tile's items.
-        let from = unsafe { self.element(from, ty, 0) };
+        // SAFETY: for all of it, registers and the staging area hold the tile's items.
+        let from = unsafe {
+            if from.each {
+                from.at
+            } else {
+                (self.loops.map)(Op::Move(ty), self.staging, [from; 3], exec.hi - exec.lo);
+                self.staging.cast_const()
+            }
+        };
+        // Item 0's, though only those from `lo` on are there.
+        let from = from.wrapping_sub(exec.lo * ty.bytes() as usize);
         let to = match to {
             Landing::Reg(reg) => unsafe { self.element(reg, ty, 0) },
             Landing::Slot(slot) => {

@@ -29,7 +29,7 @@ impl Compiler<'_> {
             Lane::Compare { predicate, value, limit } => {
                 Condition::Compare { predicate: *predicate, value: self.affine(*value), limit: self.slot_of(*limit) }
             }
-            Lane::Affine(_) | Lane::Reg(_) | Lane::Memory(_) | Lane::Both(_) => {
+            Lane::Affine(_) | Lane::Reg(_) | Lane::Memory(_) | Lane::Narrow { .. } | Lane::Both(_) => {
                 Condition::Reg(self.reg(lane, ScalarType::I1)?)
             }
         })
