@@ -380,8 +380,10 @@ impl Writer<'_> {
                 let d = *self.dice.pick(&[1, 4, 16, 33]);
                 let width = *self.dice.pick(&[2, 8, 16, 32, self.subgroup]);
                 let mode = *self.dice.pick(&["xor", "up", "down", "index"]);
-                let (d, w) =
-                    (self.value(&format!("scalar.constant {d} : i32")), self.value(&format!("scalar.constant {width} : i32")));
+                let (d, w) = (
+                    self.value(&format!("scalar.constant {d} : i32")),
+                    self.value(&format!("scalar.constant {width} : i32")),
+                );
                 self.names += 1;
                 let id = self.names;
                 self.line(&format!("%sh{id}, %ok{id} = kernel.subgroup.shuffle<{mode}> {a}, {d}, {w} : f32, i32, i32"));

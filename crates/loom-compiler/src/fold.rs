@@ -88,6 +88,11 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
         | OpKind::LoadMask
         | OpKind::Store
         | OpKind::StoreMask
+        | OpKind::FragmentLabel(..)
+        | OpKind::FragmentLoad(_)
+        | OpKind::FragmentStore(_)
+        | OpKind::FragmentRepack { .. }
+        | OpKind::Mma(_)
         | OpKind::If
         | OpKind::For
         | OpKind::While

@@ -11,13 +11,17 @@
 //! - Workgroup memory starts as the byte 0xA5, so that reading what nobody wrote shows.
 //! - Not here: what ops compute on bits (`eval`).
 
+mod fragment;
+
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::eval;
 use crate::ir::{BlockId, Body, Kernel, Op, ParameterKind, Span, ValueId};
 use crate::launch::Geometry;
-use crate::ops::{BarrierScope, Combine, Convert, End, Family, IdKind, IntPredicate, OpKind, ShuffleMode, Space};
+use crate::ops::{
+    BarrierScope, Combine, Convert, End, Family, IdKind, IntPredicate, OpKind, REDUCTION_CHAINS, ShuffleMode, Space,
+};
 use crate::types::{Dim, ScalarType, Type, ViewType};
 
 /// What a launch argument is bound to.
@@ -259,7 +263,11 @@ impl<'k> Machine<'k, '_, '_> {
             };
             let narrow = matches!(
                 op.kind,
-                OpKind::Barrier(BarrierScope::Subgroup) | OpKind::SubgroupShuffle(_) | OpKind::SubgroupReduce { .. }
+                OpKind::Barrier(BarrierScope::Subgroup)
+                    | OpKind::SubgroupShuffle(_)
+                    | OpKind::SubgroupReduce { .. }
+                    | OpKind::Mma(_)
+                    | OpKind::FragmentRepack { .. }
             );
             if narrow && self.all_at(group, op) {
                 self.exchange(group, op);
@@ -310,6 +318,8 @@ impl<'k> Machine<'k, '_, '_> {
                 let value = self.combined(items, op, combine, 0..items.len());
                 vec![vec![value]; items.len()]
             }
+            OpKind::Mma(product) => self.mma(items, op, product),
+            OpKind::FragmentRepack { from, to } => self.repack(items, op, from, to),
             _ => vec![Vec::new(); items.len()],
         };
         for (item, results) in items.iter_mut().zip(results) {
@@ -323,17 +333,27 @@ impl<'k> Machine<'k, '_, '_> {
         }
     }
 
-    /// The operands of `members` combined in order, lane by lane.
+    /// The operands of `members` combined in the order of [`OpKind::SubgroupReduce`], lane by lane.
     fn combined(&self, items: &[Item], op: &Op, combine: Combine, members: impl Iterator<Item = usize>) -> Slot {
         let ty = self.body().ty(op.operands[0]);
         let element = ty.element().unwrap_or(ScalarType::I64);
-        let sum = members
-            .map(|at| items[at].lanes(op.operands[0]))
-            .reduce(|sum, lanes| {
-                sum.iter().zip(lanes.iter()).map(|(a, b)| eval::binary(combine.binary(), element, *a, *b)).collect()
-            })
-            .unwrap_or_else(|| Rc::from([]));
-        pack(ty, sum)
+        let both = |a: Rc<[u64]>, b: Rc<[u64]>| -> Rc<[u64]> {
+            a.iter().zip(b.iter()).map(|(a, b)| eval::binary(combine.binary(), element, *a, *b)).collect()
+        };
+        let either = |a: Option<Rc<[u64]>>, b: Option<Rc<[u64]>>| match (a, b) {
+            (Some(a), Some(b)) => Some(both(a, b)),
+            (one, None) | (None, one) => one,
+        };
+        let mut chains: Vec<Option<Rc<[u64]>>> = vec![None; REDUCTION_CHAINS];
+        for (position, at) in members.enumerate() {
+            let chain = &mut chains[position % REDUCTION_CHAINS];
+            *chain = either(chain.take(), Some(items[at].lanes(op.operands[0])));
+        }
+        while chains.len() > 1 {
+            let upper = chains.split_off(chains.len() / 2);
+            chains = chains.into_iter().zip(upper).map(|(a, b)| either(a, b)).collect();
+        }
+        pack(ty, chains.pop().flatten().unwrap_or_else(|| Rc::from([])))
     }
 
     // One item.
@@ -395,6 +415,8 @@ impl<'k> Machine<'k, '_, '_> {
                 | Family::Place
                 | Family::Read
                 | Family::Write
+                | Family::ReadLane
+                | Family::WriteLane
                 | Family::Id(_) => {
                     let slot = self.value(item, op)?;
                     if let Some(result) = op.result() {
@@ -586,6 +608,12 @@ impl<'k> Machine<'k, '_, '_> {
                 self.store(item, op, &access, &mask, &values)?;
                 return Ok(Slot::Unset);
             }
+            OpKind::FragmentLabel(..) => operand(0),
+            OpKind::FragmentLoad(fragment) => self.fragment_load(item, op, *fragment)?,
+            OpKind::FragmentStore(fragment) => {
+                self.fragment_store(item, op, *fragment)?;
+                return Ok(Slot::Unset);
+            }
             OpKind::Id(id) => vec![self.id(item, *id)].into(),
             // Those that `run_item` answers itself.
             OpKind::If
@@ -598,7 +626,9 @@ impl<'k> Machine<'k, '_, '_> {
             | OpKind::Barrier(_)
             | OpKind::SubgroupShuffle(_)
             | OpKind::SubgroupReduce { .. }
-            | OpKind::WorkgroupReduce(_) => return Ok(Slot::Unset),
+            | OpKind::WorkgroupReduce(_)
+            | OpKind::Mma(_)
+            | OpKind::FragmentRepack { .. } => return Ok(Slot::Unset),
         };
         Ok(pack(result_ty, lanes))
     }
@@ -703,6 +733,7 @@ fn part<'b>(bytes: &'b mut [u8], start: i128, size: usize, rank: usize, op: &Op)
 }
 
 /// Where the lanes of one access lie.
+#[derive(Clone)]
 struct Access {
     root: Root,
     /// Of the view, in bytes.

@@ -187,11 +187,20 @@ impl ParameterKind {
     }
 }
 
+/// SHA-256 of a kernel as it was written: the whole text, the kernel's symbol in it, and the values bound to config that
+/// the text declares. It says which kernel this is, whatever a compiler makes of it: every build of one, and every target,
+/// gives the same. What a file is called, by which of its names the kernel was asked for, and config that the text does
+/// not declare are not part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SourceDigest(pub [u8; 32]);
+
 /// A verified, inlined, config-bound and folded kernel.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     /// The export name, or the symbol's text.
     pub name: String,
+    /// Names what it was specialised from; see [`SourceDigest`].
+    pub source: SourceDigest,
     /// Launch arguments.
     pub parameters: Vec<Parameter>,
     /// Computes the number of workgroups from workload arguments.

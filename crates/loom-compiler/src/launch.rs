@@ -208,6 +208,8 @@ impl<'a> Run<'a> {
             | Family::Place
             | Family::Read
             | Family::Write
+            | Family::ReadLane
+            | Family::WriteLane
             | Family::End(_)
             | Family::Id(_)
             | Family::Exchange

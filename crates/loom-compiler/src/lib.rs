@@ -1,7 +1,7 @@
 //! Loom text to a verified module to images. A pure library: no unsafe code, no device, no I/O.
 //!
 //! ```text
-//! text ──lex, syntax──> Module ──build: config bound, calls inlined, folded──> ir::Kernel ──tile──> CpuImage
+//! text ──lex, syntax──> Module ──build: config bound, calls inlined, folded──passes──> ir::Kernel ──tile──> CpuImage
 //!                                                                                  └──interp──> its meaning, slowly
 //! ```
 //!
@@ -18,8 +18,11 @@ mod build;
 pub mod check;
 mod diag;
 pub mod eval;
+mod flow;
 mod fold;
 mod format;
+pub mod fragment;
+mod hoist;
 mod image;
 pub mod interp;
 pub mod ir;
@@ -29,6 +32,7 @@ mod link;
 pub mod math;
 mod module;
 pub mod ops;
+mod passes;
 mod reader;
 mod simplify;
 mod syntax;

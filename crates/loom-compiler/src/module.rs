@@ -7,15 +7,17 @@
 //!   looks at every kernel and function, with config values unknown.
 //! - Not here: the grammar and meaning of ops (`build`).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::build::{Builder, Mode};
 use crate::check::{Benchmark, Case, CaseName};
 use crate::diag::{Diagnostics, FileStart};
-use crate::ir::{Kernel, Span};
+use crate::ir::{Kernel, SourceDigest, Span};
 use crate::lex::{self, Kind, Token};
+use crate::passes;
 use crate::reader::Reader;
 use crate::syntax::{self, Op};
+use sha2::{Digest, Sha256};
 
 /// The longest text that is read.
 pub const MAX_SOURCE_BYTES: usize = 16 << 20;
@@ -155,6 +157,20 @@ impl Module {
     /// # Errors
     /// An unknown kernel, an unbound or violated config value, and everything that does not verify in what is reached.
     pub fn specialise(&self, kernel: &str, config: &BTreeMap<String, String>) -> Result<Kernel, Diagnostics> {
+        self.specialise_watched(kernel, config, &mut |_, _| {})
+    }
+
+    /// As [`Self::specialise`]; `watch` is shown the kernel as it was built and after each pass, with the pass's name.
+    /// [`Kernel`] displays as text.
+    ///
+    /// # Errors
+    /// As [`Self::specialise`].
+    pub fn specialise_watched(
+        &self,
+        kernel: &str,
+        config: &BTreeMap<String, String>,
+        watch: &mut dyn FnMut(&str, &Kernel),
+    ) -> Result<Kernel, Diagnostics> {
         let mut builder = Builder::new(self, config, Mode::Specialise);
         let found = self.kernel(kernel);
         let built = match found[..] {
@@ -162,7 +178,10 @@ impl Module {
             _ => None,
         };
         match built {
-            Some(kernel) if builder.diagnostics.items.is_empty() => Ok(kernel),
+            Some(mut kernel) if builder.diagnostics.items.is_empty() => {
+                passes::run(&mut kernel, watch);
+                Ok(kernel)
+            }
             _ => {
                 if builder.diagnostics.items.is_empty() {
                     let message = if found.is_empty() {
@@ -263,6 +282,29 @@ impl Module {
     /// Which file a byte of the source is in, counted from the first.
     fn file_of(&self, at: u32) -> usize {
         self.files.partition_point(|file| file.start <= at)
+    }
+
+    /// Which kernel `op` defines with `config`. Snapshots outlive builds by it: what goes in, and in which order, stays.
+    pub(crate) fn digest(&self, op: &Op, config: &BTreeMap<String, String>) -> SourceDigest {
+        let mut digest = Sha256::new();
+        // Lengths first: no two lists of parts run together to the same bytes.
+        let mut part = |text: &str| {
+            digest.update((text.len() as u64).to_le_bytes());
+            digest.update(text);
+        };
+        part(&self.source);
+        part(self.symbol_of(op).map_or("", |(symbol, _)| symbol));
+        // Sorted, each key once, the spelling without `@` before the other: as they are bound.
+        let keys: BTreeSet<&str> = config.keys().map(|key| key.strip_prefix('@').unwrap_or(key)).collect();
+        for key in keys.into_iter().filter(|key| self.declares_config(key)) {
+            part(key);
+            part(config.get(key).or_else(|| config.get(&format!("@{key}"))).map_or("", String::as_str));
+        }
+        SourceDigest(digest.finalize().into())
+    }
+
+    fn declares_config(&self, key: &str) -> bool {
+        self.symbols.get(key).is_some_and(|at| self.op_name(&self.ops[*at]).starts_with("config."))
     }
 
     pub(crate) fn op_name(&self, op: &Op) -> &str {

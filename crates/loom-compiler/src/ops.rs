@@ -7,6 +7,7 @@
 //!
 //! - Not here: how an op is spelled (`build`), and which values it takes (`ir::Op`).
 
+use crate::fragment::{Format, Fragment, Product};
 use serde::{Deserialize, Serialize};
 
 /// One operand, one result, same type.
@@ -439,6 +440,9 @@ pub enum IdKind {
 /// Work-items per subgroup, unless a kernel's target record says otherwise.
 pub const SUBGROUP_SIZE: u32 = 32;
 
+/// How many sums a reduction over work-items keeps at a time: [`OpKind::SubgroupReduce`] says in which order.
+pub const REDUCTION_CHAINS: usize = 32;
+
 /// The numbers of work-items that a subgroup may have.
 pub const SUBGROUP_SIZES: [u32; 2] = [SUBGROUP_SIZE, 64];
 
@@ -552,6 +556,8 @@ pub enum OpKind {
     /// `(vector..) -> vector`: result lane `i` is lane `lanes[i]` of the operands' lanes laid end to end. Every static
     /// movement of lanes (slice, concat, broadcast, transpose, shuffle, interleave) is one of these.
     Lanes(Box<[u32]>),
+    /// `(vector) -> vector`: the operand, as the payload of a fragment; of an operand, the numbers it holds.
+    FragmentLabel(Fragment, Option<Format>),
 
     /// `() -> buffer`: scratch of `bytes` bytes, uninitialised, a distinct storage at each execution.
     Alloca {
@@ -576,6 +582,11 @@ pub enum OpKind {
     Store,
     /// `(value, view, index.., mask)`: lanes masked off touch no memory.
     StoreMask,
+    /// `(view, index..) -> vector`: the lane's part of the tile whose first element is at the indices, rows and columns along
+    /// the last two axes. The vector has a lane for each slot; one without data is zero.
+    FragmentLoad(Fragment),
+    /// `(value, view, index..)`: stores the lane's part of the tile; slots without data touch no memory.
+    FragmentStore(Fragment),
 
     /// `(cond) -> (..)`, two blocks without arguments ending in `Yield`: then, else.
     If,
@@ -601,8 +612,10 @@ pub enum OpKind {
     /// `(value, offset: i32, width: i32) -> (value, i1)`: another lane's value, and whether it was valid (else the own).
     /// A value may be a vector of rank 1.
     SubgroupShuffle(ShuffleMode),
-    /// `(value) -> value`: over the cluster of lanes that `lane` belongs to (below), in ascending lane order; lanes missing
-    /// from a partial last subgroup are left out. Vectors reduce lane element by lane element.
+    /// `(value) -> value`: over the cluster of lanes that `lane` belongs to (below); lanes missing from a partial last
+    /// subgroup are left out. Vectors reduce lane element by lane element. The language leaves the order open; here position
+    /// `p` of the cluster joins chain `p mod` [`REDUCTION_CHAINS`], each chain ascends, and then chain `c` takes in chain
+    /// `c + w`, for `w` = 16, 8, 4, 2, 1: the order of a butterfly, and of vector registers.
     SubgroupReduce {
         /// How values combine.
         combine: Combine,
@@ -611,8 +624,17 @@ pub enum OpKind {
         /// Distance between the lanes of one cluster, a power of two.
         stride: u32,
     },
-    /// `(value) -> value`: over all work-items of the workgroup, in ascending flat id.
+    /// `(value) -> value`: over all work-items of the workgroup by flat id, in the order of `SubgroupReduce`.
     WorkgroupReduce(Combine),
+    /// `(lhs, rhs, sum) -> sum`: a tile product over the lanes of the subgroup; see [`Product`].
+    Mma(Product),
+    /// `(vector) -> vector`: the elements of one fragment, laid out as another of the same tile. Slots without data are zero.
+    FragmentRepack {
+        /// How the operand lies.
+        from: Fragment,
+        /// How the result lies.
+        to: Fragment,
+    },
 }
 
 /// What passes that do not care for the meaning of single ops need to know of one: [`OpKind::family`] answers for all.
@@ -634,6 +656,10 @@ pub enum Family<'a> {
     Read,
     /// Writes memory; no result.
     Write,
+    /// Reads memory, a place that depends on which lane of its subgroup the item is; no other effect.
+    ReadLane,
+    /// Writes memory, likewise; no result.
+    WriteLane,
     /// Runs one of its blocks, which gives the results.
     Branch(Branch<'a>),
     /// `For`.
@@ -713,11 +739,14 @@ impl OpKind {
             | Self::Insert
             | Self::Reduce(_)
             | Self::Dot
-            | Self::Lanes(_) => Family::Vector,
+            | Self::Lanes(_)
+            | Self::FragmentLabel(..) => Family::Vector,
             Self::Alloca { space, .. } => Family::Scratch(*space),
             Self::BufferView | Self::Subview | Self::Refine => Family::Place,
             Self::Load | Self::LoadMask => Family::Read,
             Self::Store | Self::StoreMask => Family::Write,
+            Self::FragmentLoad(_) => Family::ReadLane,
+            Self::FragmentStore(_) => Family::WriteLane,
             Self::If => Family::Branch(Branch::If),
             Self::Switch(keys) => Family::Branch(Branch::Switch(keys)),
             Self::For => Family::Counted,
@@ -726,7 +755,9 @@ impl OpKind {
             Self::Condition => Family::End(End::Condition),
             Self::Return => Family::End(End::Return),
             Self::Id(id) => Family::Id(*id),
-            Self::SubgroupShuffle(_) | Self::SubgroupReduce { .. } => Family::Exchange,
+            Self::SubgroupShuffle(_) | Self::SubgroupReduce { .. } | Self::Mma(_) | Self::FragmentRepack { .. } => {
+                Family::Exchange
+            }
             // A reduction over the workgroup is a barrier as well.
             Self::Barrier(_) | Self::WorkgroupReduce(_) => Family::Meeting,
         }

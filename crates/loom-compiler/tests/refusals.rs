@@ -441,11 +441,11 @@ fn messages_stop_at_a_bound() {
 #[test]
 fn what_is_not_reached_is_refused_by_verify_only() {
     let source =
-        format!("func.def @odd(%a: f32) {{\n%x = vector.mma %a, %a : f32, f32\nfunc.return\n}}\n{}", single("", ""));
+        format!("func.def @odd(%a: f32) {{\n%x = vector.weave %a, %a : f32, f32\nfunc.return\n}}\n{}", single("", ""));
     let module = Module::parse("m.loom", &source).unwrap();
     assert!(module.specialise("k", &config(&[])).is_ok());
     let diagnostics = module.verify().unwrap_err();
-    assert!(diagnostics.to_string().starts_with("m.loom:2:6: `vector.mma` is not an op"), "{diagnostics}");
+    assert!(diagnostics.to_string().starts_with("m.loom:2:6: `vector.weave` is not an op"), "{diagnostics}");
 }
 
 /// Line and start of each message of a check.

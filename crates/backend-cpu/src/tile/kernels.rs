@@ -6,11 +6,14 @@
 //! - Ops without a loop of their own go element by element through `eval`.
 //! - Not here: which elements, and whether an access is in bounds (`run`, `memory`).
 
+use std::mem::MaybeUninit;
+
 use loom_compiler::math;
-use loom_compiler::ops::{Binary, Convert, FloatPredicate, IntPredicate, Ternary, Unary};
+use loom_compiler::ops::{Binary, Combine, Convert, FloatPredicate, IntPredicate, REDUCTION_CHAINS, Ternary, Unary};
 use loom_compiler::tile::Op;
 use loom_compiler::types::ScalarType;
 
+use super::product::{Products, products};
 use crate::isa::Isa;
 
 /// Elements that are read before any of their results is written.
@@ -33,8 +36,40 @@ pub(super) struct Operand {
 /// overlap the result start where it starts, or are dead once it is written. The set of instructions is available.
 pub(super) type Map = unsafe fn(op: Op, to: *mut u8, from: [Operand; 3], n: usize);
 
+/// The bits of `n` elements of the type combined, `n` at least 1, in the order of [`OpKind::SubgroupReduce`].
+///
+/// # Safety
+///
+/// `from` is valid for reading `n` elements. The set of instructions is available.
+///
+/// [`OpKind::SubgroupReduce`]: loom_compiler::ops::OpKind::SubgroupReduce
+pub(super) type Fold = unsafe fn(combine: Combine, ty: ScalarType, from: *const u8, n: usize) -> u64;
+
+/// Writes element `i ^ distance` of `from` to element `i` of `to`, for `n` elements of `bytes` bytes, 32 at a time.
+///
+/// # Safety
+///
+/// `n` is a multiple of 32, `distance` below 32; both are valid for `n` elements and do not overlap. The set of
+/// instructions is available.
+pub(super) type Swap = unsafe fn(bytes: u64, to: *mut u8, from: *const u8, n: usize, distance: usize);
+
+/// The loops of one set of instructions.
+#[derive(Clone, Copy)]
+pub(super) struct Loops {
+    pub map: Map,
+    pub fold: Fold,
+    pub swap: Swap,
+    pub products: Products,
+}
+
 /// The loops compiled for `isa`, which must be available.
-pub(super) fn map(isa: Isa) -> Map {
+pub(super) fn loops(isa: Isa) -> Loops {
+    let products = products(isa);
+    let portable = Loops { map: portable, fold: fold_portable, swap: swap_portable, products };
+    #[cfg(target_arch = "x86_64")]
+    let avx2 = Loops { map: avx2, fold: fold_avx2, swap: swap_avx2, products };
+    #[cfg(target_arch = "x86_64")]
+    let avx512 = Loops { map: avx512, fold: fold_avx512, swap: swap_avx512, products };
     match isa {
         Isa::Portable => portable,
         #[cfg(target_arch = "x86_64")]
@@ -75,12 +110,171 @@ unsafe fn avx512(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
     unsafe { any::<true>(op, to, from, n) }
 }
 
+/// `$portable`, `$avx2` and `$avx512`: `$any`, compiled for each set.
+macro_rules! each_set {
+    ($any:ident: $portable:ident $avx2:ident $avx512:ident ($($arg:ident: $ty:ty),*) $(-> $result:ty)?) => {
+        unsafe fn $portable($($arg: $ty),*) $(-> $result)? {
+            // SAFETY: the caller's promises are the type's.
+            unsafe { $any($($arg),*) }
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma")]
+        unsafe fn $avx2($($arg: $ty),*) $(-> $result)? {
+            // SAFETY: the caller's promises are the type's.
+            unsafe { $any($($arg),*) }
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+        unsafe fn $avx512($($arg: $ty),*) $(-> $result)? {
+            // SAFETY: the caller's promises are the type's.
+            unsafe { $any($($arg),*) }
+        }
+    };
+}
+each_set!(fold_any: fold_portable fold_avx2 fold_avx512 (combine: Combine, ty: ScalarType, from: *const u8, n: usize) -> u64);
+each_set!(swap_any: swap_portable swap_avx2 swap_avx512 (bytes: u64, to: *mut u8, from: *const u8, n: usize, distance: usize));
+
+#[inline(always)]
+unsafe fn fold_any(combine: Combine, ty: ScalarType, from: *const u8, n: usize) -> u64 {
+    use Combine as C;
+    use ScalarType as S;
+    macro_rules! as_bits {
+        ($f:expr) => {
+            // SAFETY: the caller's promises are `Fold`'s.
+            u64::from(unsafe { fold_as::<f32>(from.cast(), n, $f) }.to_bits())
+        };
+    }
+    match (combine, ty) {
+        (C::AddF, S::F32) => as_bits!(|a, b| a + b),
+        (C::MulF, S::F32) => as_bits!(|a, b| a * b),
+        (C::MaxNumF, S::F32) => as_bits!(math::maxnum),
+        (C::MinNumF, S::F32) => as_bits!(math::minnum),
+        (C::MaximumF, S::F32) => as_bits!(math::maximum),
+        (C::MinimumF, S::F32) => as_bits!(math::minimum),
+        // SAFETY: as above.
+        (C::AddI, S::I32) => u64::from(unsafe { fold_as::<u32>(from.cast(), n, u32::wrapping_add) }),
+        // SAFETY: as above.
+        _ => unsafe { fold_each(combine, ty, from, n) },
+    }
+}
+
+#[inline(always)]
+unsafe fn fold_as<T: Copy + Default>(from: *const T, n: usize, f: impl Fn(T, T) -> T) -> T {
+    const CHAINS: usize = REDUCTION_CHAINS;
+    let mut sums = [T::default(); CHAINS];
+    // SAFETY: for all of it, elements below `n` are read.
+    unsafe {
+        if n < CHAINS {
+            std::ptr::copy_nonoverlapping(from.cast::<u8>(), sums.as_mut_ptr().cast::<u8>(), n * size_of::<T>());
+            let mut width = CHAINS / 2;
+            let mut held = n;
+            while width > 0 {
+                for c in 0..held.saturating_sub(width) {
+                    sums[c] = f(sums[c], sums[c + width]);
+                }
+                held = held.min(width);
+                width /= 2;
+            }
+            return sums[0];
+        }
+        sums = from.cast::<[T; CHAINS]>().read_unaligned();
+        let mut at = CHAINS;
+        while at + CHAINS <= n {
+            let next = from.add(at).cast::<[T; CHAINS]>().read_unaligned();
+            for c in 0..CHAINS {
+                sums[c] = f(sums[c], next[c]);
+            }
+            at += CHAINS;
+        }
+        for c in 0..n - at {
+            sums[c] = f(sums[c], from.add(at + c).read_unaligned());
+        }
+    }
+    // Written out, so that each step is one of vectors.
+    let mut s16 = [T::default(); 16];
+    for c in 0..16 {
+        s16[c] = f(sums[c], sums[c + 16]);
+    }
+    let mut s8 = [T::default(); 8];
+    for c in 0..8 {
+        s8[c] = f(s16[c], s16[c + 8]);
+    }
+    let mut s4 = [T::default(); 4];
+    for c in 0..4 {
+        s4[c] = f(s8[c], s8[c + 4]);
+    }
+    f(f(s4[0], s4[2]), f(s4[1], s4[3]))
+}
+
+/// Any type, one element after the other.
+#[inline(never)]
+unsafe fn fold_each(combine: Combine, ty: ScalarType, from: *const u8, n: usize) -> u64 {
+    let op = Op::Binary(combine.binary(), ty);
+    // SAFETY: the caller's promises are `Fold`'s.
+    let value = |at: usize| unsafe { bits(ty, from, at) };
+    let mut sums: [u64; REDUCTION_CHAINS] = std::array::from_fn(|c| if c < n { value(c) } else { 0 });
+    for at in REDUCTION_CHAINS..n {
+        sums[at % REDUCTION_CHAINS] = op.evaluate([sums[at % REDUCTION_CHAINS], value(at), 0]);
+    }
+    let (mut width, mut held) = (REDUCTION_CHAINS / 2, n.min(REDUCTION_CHAINS));
+    while width > 0 {
+        for c in 0..held.saturating_sub(width) {
+            sums[c] = op.evaluate([sums[c], sums[c + width], 0]);
+        }
+        held = held.min(width);
+        width /= 2;
+    }
+    sums[0]
+}
+
+#[inline(always)]
+unsafe fn swap_any(bytes: u64, to: *mut u8, from: *const u8, n: usize, distance: usize) {
+    // SAFETY: the caller's promises are `Swap`'s.
+    unsafe {
+        match bytes {
+            1 => swap_as::<u8>(to, from, n, distance),
+            2 => swap_as::<u16>(to, from, n, distance),
+            4 => swap_as::<u32>(to, from, n, distance),
+            _ => swap_as::<u64>(to, from, n, distance),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn swap_as<T: Copy + Default>(to: *mut u8, from: *const u8, n: usize, distance: usize) {
+    macro_rules! by {
+        ($($distance:literal)*) => {
+            match distance {
+                // Known distances are shuffles of registers.
+                $($distance => by!(loop $distance),)*
+                _ => by!(loop distance),
+            }
+        };
+        (loop $distance:expr) => {
+            for start in (0..n).step_by(32) {
+                // SAFETY: the caller's promises are `Swap`'s.
+                unsafe {
+                    let x = from.cast::<T>().add(start).cast::<[T; 32]>().read_unaligned();
+                    let mut r = [T::default(); 32];
+                    for i in 0..32 {
+                        r[i] = x[(i ^ $distance) & 31];
+                    }
+                    to.cast::<T>().add(start).cast::<[T; 32]>().write_unaligned(r);
+                }
+            }
+        };
+    }
+    by!(1 2 4 8 16);
+}
+
 /// An operand's elements, chunk after chunk: every chunk is read whole, without a branch on what the operand is.
 struct Chunks<T> {
     at: *const T,
     /// 1, or 0 for an operand that is one element: `local` is filled with it.
     step: usize,
-    local: [T; CHUNK],
+    local: MaybeUninit<[T; CHUNK]>,
 }
 
 impl<T: Copy + Default> Chunks<T> {
@@ -88,33 +282,34 @@ impl<T: Copy + Default> Chunks<T> {
     unsafe fn new(operand: Operand) -> Self {
         let at = operand.at.cast::<T>();
         if operand.each {
-            return Self { at, step: 1, local: [T::default(); CHUNK] };
+            return Self { at, step: 1, local: MaybeUninit::uninit() };
         }
         // SAFETY: the caller's operand is valid for one element.
         let one = unsafe { at.read_unaligned() };
-        Self { at, step: 0, local: [one; CHUNK] }
+        Self { at, step: 0, local: MaybeUninit::new([one; CHUNK]) }
     }
 
     /// Where to read from: a borrowed copy for what is one element.
     #[inline(always)]
     fn start(&self) -> *const T {
-        if self.step == 0 { self.local.as_ptr() } else { self.at }
+        if self.step == 0 { self.local.as_ptr().cast() } else { self.at }
     }
 
     /// The last, partial chunk, as a whole one.
     #[inline(always)]
     unsafe fn tail(&mut self, first: usize, count: usize) -> *const T {
         if self.step == 1 {
+            let local = self.local.write([T::default(); CHUNK]);
             // SAFETY: the caller's operand is valid for `first + count` elements; `count < CHUNK`.
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     self.at.add(first).cast::<u8>(),
-                    self.local.as_mut_ptr().cast::<u8>(),
+                    local.as_mut_ptr().cast::<u8>(),
                     count * size_of::<T>(),
                 );
             }
         }
-        self.local.as_ptr()
+        self.local.as_ptr().cast()
     }
 }
 
@@ -124,11 +319,22 @@ unsafe fn chunk<T: Copy>(at: *const T) -> [T; CHUNK] {
     unsafe { at.cast::<[T; CHUNK]>().read_unaligned() }
 }
 
+/// Copies the results of the last, partial chunk to where they go. Mostly there are none, and no call.
+#[inline(always)]
+unsafe fn finish<R>(partial: &MaybeUninit<[R; CHUNK]>, to: *mut R, count: usize) {
+    if count > 0 {
+        // SAFETY: the caller wrote a whole chunk of results, and `to` has room for `count` of them.
+        unsafe {
+            std::ptr::copy_nonoverlapping(partial.as_ptr().cast::<u8>(), to.cast::<u8>(), count * size_of::<R>())
+        };
+    }
+}
+
 #[inline(always)]
 unsafe fn map1<A: Copy + Default, R: Copy + Default>(to: *mut u8, [a, ..]: [Operand; 3], n: usize, f: impl Fn(A) -> R) {
     let to = to.cast::<R>();
     let (whole, rest) = (n - n % CHUNK, n % CHUNK);
-    let mut partial = [R::default(); CHUNK];
+    let mut partial = MaybeUninit::<[R; CHUNK]>::uninit();
     // SAFETY: the caller's promises are `Map`'s; whole chunks are within `n`, the rest is copied out and in.
     unsafe {
         let mut a = Chunks::<A>::new(a);
@@ -137,7 +343,7 @@ unsafe fn map1<A: Copy + Default, R: Copy + Default>(to: *mut u8, [a, ..]: [Oper
         while first < n {
             if first == whole {
                 pa = a.tail(first, rest);
-                out = partial.as_mut_ptr();
+                out = partial.as_mut_ptr().cast();
             }
             let x = chunk(pa);
             let mut r = [R::default(); CHUNK];
@@ -149,7 +355,7 @@ unsafe fn map1<A: Copy + Default, R: Copy + Default>(to: *mut u8, [a, ..]: [Oper
             pa = pa.wrapping_add(sa);
             first += CHUNK;
         }
-        std::ptr::copy_nonoverlapping(partial.as_ptr().cast::<u8>(), to.add(whole).cast::<u8>(), rest * size_of::<R>());
+        finish(&partial, to.add(whole), rest);
     }
 }
 
@@ -162,7 +368,7 @@ unsafe fn map2<A: Copy + Default, B: Copy + Default, R: Copy + Default>(
 ) {
     let to = to.cast::<R>();
     let (whole, rest) = (n - n % CHUNK, n % CHUNK);
-    let mut partial = [R::default(); CHUNK];
+    let mut partial = MaybeUninit::<[R; CHUNK]>::uninit();
     // SAFETY: as in `map1`.
     unsafe {
         let (mut a, mut b) = (Chunks::<A>::new(a), Chunks::<B>::new(b));
@@ -172,7 +378,7 @@ unsafe fn map2<A: Copy + Default, B: Copy + Default, R: Copy + Default>(
         while first < n {
             if first == whole {
                 (pa, pb) = (a.tail(first, rest), b.tail(first, rest));
-                out = partial.as_mut_ptr();
+                out = partial.as_mut_ptr().cast();
             }
             let (x, y) = (chunk(pa), chunk(pb));
             let mut r = [R::default(); CHUNK];
@@ -184,7 +390,7 @@ unsafe fn map2<A: Copy + Default, B: Copy + Default, R: Copy + Default>(
             (pa, pb) = (pa.wrapping_add(sa), pb.wrapping_add(sb));
             first += CHUNK;
         }
-        std::ptr::copy_nonoverlapping(partial.as_ptr().cast::<u8>(), to.add(whole).cast::<u8>(), rest * size_of::<R>());
+        finish(&partial, to.add(whole), rest);
     }
 }
 
@@ -197,7 +403,7 @@ unsafe fn map3<A: Copy + Default, T: Copy + Default>(
 ) {
     let to = to.cast::<T>();
     let (whole, rest) = (n - n % CHUNK, n % CHUNK);
-    let mut partial = [T::default(); CHUNK];
+    let mut partial = MaybeUninit::<[T; CHUNK]>::uninit();
     // SAFETY: as in `map1`.
     unsafe {
         let (mut a, mut b, mut c) = (Chunks::<A>::new(a), Chunks::<T>::new(b), Chunks::<T>::new(c));
@@ -208,7 +414,7 @@ unsafe fn map3<A: Copy + Default, T: Copy + Default>(
         while first < n {
             if first == whole {
                 (pa, pb, pc) = (a.tail(first, rest), b.tail(first, rest), c.tail(first, rest));
-                out = partial.as_mut_ptr();
+                out = partial.as_mut_ptr().cast();
             }
             let (x, y, z) = (chunk(pa), chunk(pb), chunk(pc));
             let mut r = [T::default(); CHUNK];
@@ -220,7 +426,18 @@ unsafe fn map3<A: Copy + Default, T: Copy + Default>(
             (pa, pb, pc) = (pa.wrapping_add(sa), pb.wrapping_add(sb), pc.wrapping_add(sc));
             first += CHUNK;
         }
-        std::ptr::copy_nonoverlapping(partial.as_ptr().cast::<u8>(), to.add(whole).cast::<u8>(), rest * size_of::<T>());
+        finish(&partial, to.add(whole), rest);
+    }
+}
+
+#[inline(always)]
+unsafe fn fill<T: Copy>(to: *mut u8, one: *const u8, n: usize) {
+    // SAFETY: the caller has one element there, and room for `n`.
+    unsafe {
+        let (to, one) = (to.cast::<T>(), one.cast::<T>().read_unaligned());
+        for i in 0..n {
+            to.add(i).write_unaligned(one);
+        }
     }
 }
 
@@ -230,11 +447,13 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
     // SAFETY: for all of it, the caller's promises are `Map`'s, and the types read are the op's.
     unsafe {
         match op {
+            // An operand may overlap the result where memory is moved to memory.
+            Op::Move(ty) if from[0].each => std::ptr::copy(from[0].at, to, n * ty.bytes() as usize),
             Op::Move(ty) => match ty.bytes() {
-                1 => map1(to, from, n, |x: u8| x),
-                2 => map1(to, from, n, |x: u16| x),
-                4 => map1(to, from, n, |x: u32| x),
-                _ => map1(to, from, n, |x: u64| x),
+                1 => to.write_bytes(from[0].at.read(), n),
+                2 => fill::<u16>(to, from[0].at, n),
+                4 => fill::<u32>(to, from[0].at, n),
+                _ => fill::<u64>(to, from[0].at, n),
             },
             Op::Unary(unary, S::F32) => unary_f32::<MATH>(unary, op, to, from, n),
             Op::Binary(binary, S::F32) => binary_f32::<MATH>(binary, op, to, from, n),

@@ -12,6 +12,7 @@
 
 mod kernels;
 mod memory;
+mod product;
 mod run;
 
 use loom_compiler::ir::ParameterKind;
@@ -139,9 +140,9 @@ impl TileScratch {
 /// may overlap: accesses are made through raw pointers.
 pub unsafe fn run(image: &CpuImage, geometry: &Geometry, args: &[Arg], scratch: &mut TileScratch) -> Result<(), Fault> {
     check(image, geometry, args)?;
-    let kernel = kernels::map(scratch.isa);
-    // SAFETY: the caller's promise, and `kernel` is for an available set.
-    unsafe { run::launch(image, geometry, args, &mut scratch.state, kernel, scratch.step_limit) }
+    let loops = kernels::loops(scratch.isa);
+    // SAFETY: the caller's promise, and `loops` are for an available set.
+    unsafe { run::launch(image, geometry, args, &mut scratch.state, loops, scratch.step_limit) }
 }
 
 /// [`run`] over slices: each buffer parameter takes the next of `buffers`, each scalar the next of `scalars`.

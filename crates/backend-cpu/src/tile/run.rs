@@ -7,6 +7,7 @@
 
 mod access;
 mod between;
+mod fragment;
 mod split;
 
 use std::ptr;
@@ -18,7 +19,7 @@ use loom_compiler::tile::{
 };
 use loom_compiler::types::ScalarType;
 
-use super::kernels::{Map, Operand, bits, set_bits};
+use super::kernels::{Loops, Operand, bits, set_bits};
 use super::memory::Bytes;
 use super::{Arg, Fault};
 
@@ -69,13 +70,13 @@ impl Exec {
 ///
 /// # Safety
 ///
-/// As [`super::run`]; the arguments were checked against the image, and `map` is for an available set of instructions.
+/// As [`super::run`]; the arguments were checked against the image, and `loops` are for an available set of instructions.
 pub(super) unsafe fn launch(
     image: &CpuImage,
     geometry: &Geometry,
     args: &[Arg],
     state: &mut State,
-    map: Map,
+    loops: Loops,
     step_limit: u64,
 ) -> Result<(), Fault> {
     let program = image.program();
@@ -142,7 +143,7 @@ pub(super) unsafe fn launch(
     let mut run = Run {
         program,
         name: &image.name,
-        map,
+        loops,
         slots,
         frame: state.frame.as_mut_ptr(),
         staging: state.staging.as_mut_ptr(),
@@ -229,7 +230,7 @@ type Stop = Box<Fault>;
 struct Run<'a> {
     program: &'a Program,
     name: &'a str,
-    map: Map,
+    loops: Loops,
     slots: &'a mut [u64],
     frame: *mut u8,
     /// Four runs of `capacity` elements of 8 bytes: three operands and a result.
@@ -387,6 +388,10 @@ impl Run<'_> {
                         let width = self.source(*width, ScalarType::I32, exec, 1)?;
                         self.shuffle(*mode, *ty, [*to, *valid, *from], offset, width, exec);
                     }
+                    Inst::FragmentLoad(access) => self.fragment_load(access, exec)?,
+                    Inst::FragmentStore(access) => self.fragment_store(access, exec)?,
+                    Inst::Mma(inst) => self.mma(inst, exec)?,
+                    Inst::FragmentRepack(repack) => self.fragment_repack(repack, exec)?,
                 }
             }
         }
@@ -430,13 +435,13 @@ impl Run<'_> {
                         }
                     }
                 }
-                Target::Reg(reg) => (self.map)(op, self.element(reg, ty, exec.lo), operands, n),
+                Target::Reg(reg) => (self.loops.map)(op, self.element(reg, ty, exec.lo), operands, n),
                 Target::Memory(access) => {
                     if let Some(at) = self.contiguous(access, ty, exec)? {
-                        (self.map)(op, at, operands, n);
+                        (self.loops.map)(op, at, operands, n);
                     } else {
                         let staged = self.staging.add(3 * 8 * self.program.capacity as usize);
-                        (self.map)(op, staged, operands, n);
+                        (self.loops.map)(op, staged, operands, n);
                         self.scatter(access, ty, exec, staged)?;
                     }
                 }

@@ -143,6 +143,27 @@ fn a_compiler_that_panics_fails_its_kernel_alone() {
     assert_eq!(batch(&cache, &[adds("b", 1)]).len(), 1);
 }
 
+/// Does not even say which compiler it is.
+struct Nameless;
+
+impl KernelCompiler for Nameless {
+    fn version(&self) -> &str {
+        panic!("no version")
+    }
+
+    fn compile(&self, _: &KernelSource, _: &Target) -> Result<Arc<CpuImage>, DeviceError> {
+        panic!("nor does it compile")
+    }
+}
+
+#[test]
+fn a_compiler_that_panics_over_its_version_is_an_error() {
+    let cache = KernelCache::in_memory();
+    let errors = compile_batch(&Nameless, &Target::cpu(), &cache, &[adds("a", 1)]).unwrap_err();
+    assert_eq!(errors.into_device_error().to_string(), "kernel a did not build: the compiler panicked: no version");
+    assert_eq!(batch(&cache, &[adds("a", 1)]).len(), 1, "the cache is as good as before");
+}
+
 #[test]
 fn a_key_is_all_that_an_image_depends_on_and_no_more() {
     let (source, target) = (adds("a", 1).with("ab", "c"), Target::cpu());

@@ -314,16 +314,8 @@ impl fmt::Debug for Completions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use lanes_tests::tasks::Woken;
     use std::task::Wake;
-
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 
     fn refused() -> Outcome {
         Outcome { refused: vec![Refusal { seat: 3, reason: "index 9 of 4".into() }] }
@@ -332,7 +324,7 @@ mod tests {
     #[test]
     fn every_clone_and_every_way_of_waiting_sees_the_one_result() {
         let (completion, completer) = Completion::pending();
-        let (count, mut polled) = (Arc::new(Count::default()), completion.clone());
+        let (count, mut polled) = (Arc::new(Woken::default()), completion.clone());
         let waker = Waker::from(Arc::clone(&count));
         for _ in 0..3 {
             assert!(Pin::new(&mut polled).poll(&mut Context::from_waker(&waker)).is_pending());
@@ -344,7 +336,7 @@ mod tests {
             completer.complete(Ok(refused()));
             assert_eq!(waiting.join().unwrap().unwrap(), refused());
         });
-        assert_eq!(count.0.load(Ordering::Relaxed), 1, "one task is woken once");
+        assert_eq!(count.count(), 1, "one task is woken once");
         assert!(completion.is_done());
         match Pin::new(&mut polled).poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(Ok(outcome)) => assert_eq!(outcome, refused()),
@@ -362,12 +354,12 @@ mod tests {
 
     #[test]
     fn a_cancel_before_the_beginning_is_seen_and_one_after_it_is_not() {
-        let (count, (completion, completer)) = (Arc::new(Count::default()), Completion::pending());
+        let (count, (completion, completer)) = (Arc::new(Woken::default()), Completion::pending());
         let waker = Waker::from(Arc::clone(&count));
         assert!(!completer.is_cancelled(&waker));
         completion.cancel();
         completion.clone().cancel();
-        assert_eq!(count.0.load(Ordering::Relaxed), 1, "who would begin is woken once");
+        assert_eq!(count.count(), 1, "who would begin is woken once");
         assert!(completer.is_cancelled(&waker) && !completer.begin());
         assert!(!completion.is_done(), "it ends in its turn");
         drop(completer);
@@ -390,14 +382,14 @@ mod tests {
 
     #[test]
     fn a_waker_that_panics_keeps_nobody_from_being_woken() {
-        let ((completion, completer), count) = (Completion::pending(), Arc::new(Count::default()));
+        let ((completion, completer), count) = (Completion::pending(), Arc::new(Woken::default()));
         for waker in [Waker::from(Arc::new(Panics)), Waker::from(Arc::clone(&count))] {
             assert!(Pin::new(&mut completion.clone()).poll(&mut Context::from_waker(&waker)).is_pending());
         }
         assert!(!completer.is_cancelled(&Waker::from(Arc::new(Panics))));
         completion.cancel();
         completer.complete(Ok(Outcome::default()));
-        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert_eq!(count.count(), 1);
         assert_eq!(completion.wait().unwrap(), Outcome::default());
     }
 
@@ -410,7 +402,7 @@ mod tests {
         for round in 0..10 {
             let (completion, completer) = completions.pending();
             assert!(!completion.is_done(), "round {round}");
-            let waker = Waker::from(Arc::new(Count::default()));
+            let waker = Waker::from(Arc::new(Woken::default()));
             assert!(Pin::new(&mut completion.clone()).poll(&mut Context::from_waker(&waker)).is_pending());
             // Both of those kept are cancelled in some round and not in the next one they are used in.
             if round % 3 == 0 {

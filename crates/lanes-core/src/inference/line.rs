@@ -250,18 +250,9 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lanes_tests::tasks::Woken;
     use proptest::prelude::*;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
-
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 
     #[derive(Clone, Debug)]
     enum Step {
@@ -289,7 +280,7 @@ mod tests {
     struct Waits {
         waiter: Waiter,
         asked: u64,
-        count: Arc<Count>,
+        count: Arc<Woken>,
         /// As the model of it has it.
         granted: Option<usize>,
     }
@@ -325,7 +316,7 @@ mod tests {
                         Err(cause) => prop_assert!(is_dead && cause.to_string() == fault.to_string()),
                     },
                     Step::Join => {
-                        let count = Arc::new(Count::default());
+                        let count = Arc::new(Woken::default());
                         match line.join(Waker::from(Arc::clone(&count))) {
                             Ok(Ok(grant)) => {
                                 prop_assert_eq!(Some(grant.slot), free.pop_front());
@@ -344,7 +335,7 @@ mod tests {
                         let at = at % waits.len();
                         let Waits { waiter, asked, count, granted } = waits.remove(at);
                         let woken = usize::from(granted.is_some() || is_dead);
-                        prop_assert_eq!(count.0.load(Ordering::Relaxed), woken);
+                        prop_assert_eq!(count.count(), woken);
                         match line.poll(waiter, Waker::from(Arc::clone(&count))) {
                             Ok(Ok(grant)) => {
                                 prop_assert_eq!((Some(grant.slot), grant.asked), (granted, asked));
@@ -390,13 +381,13 @@ mod tests {
     fn a_lost_device_is_told_to_all_with_the_first_cause() {
         let line = Line::new(1);
         let grant = line.try_take().unwrap();
-        let count = Arc::new(Count::default());
+        let count = Arc::new(Woken::default());
         let waker = || Waker::from(Arc::clone(&count));
         let waiters: Vec<_> = (0..3).map(|_| line.join(waker()).unwrap().unwrap_err()).collect();
         line.lose(&DeviceError::Lost("first".into()));
         let said = line.lose(&DeviceError::Lost("second".into()));
         assert_eq!(said.to_string(), "device lost: first");
-        assert_eq!(count.0.load(Ordering::Relaxed), 3);
+        assert_eq!(count.count(), 3);
         for waiter in waiters {
             assert_eq!(line.poll(waiter, waker()).unwrap_err().to_string(), "device lost: first");
         }

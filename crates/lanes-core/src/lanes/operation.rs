@@ -17,6 +17,7 @@ use super::job::{Job, JobBox};
 use super::model::RowId;
 use super::snapshot::{Sealed, SnapshotError, encode};
 use super::stream::Stream;
+use super::table::Lease;
 use super::turn::{Engine, panicked};
 use super::worker::Shared;
 use crate::device::DeviceError;
@@ -41,8 +42,8 @@ impl Engine {
         job
     }
 
-    /// A new stream that goes on from `snapshot`.
-    pub fn restore(&mut self, shared: &Arc<Shared>, snapshot: &Sealed) -> Result<Stream, StreamError> {
+    /// Leases a lane that goes on from `snapshot`, at the position that comes with it.
+    pub fn restore(&mut self, shared: &Arc<Shared>, snapshot: &Sealed) -> Result<(Lease, u64), StreamError> {
         self.contained(shared, |engine| {
             let identity = engine.model().identity().map_err(SnapshotError::from)?;
             let opened = snapshot.open(&shared.info.signature, &identity)?;
@@ -54,11 +55,11 @@ impl Engine {
             let mut write = || opened.rows().try_for_each(|(state, bytes)| engine.model().write_row(state, row, bytes));
             if let Err(error) = write() {
                 engine.rows.free(row);
-                engine.table.release(lease).expect("it was leased above");
+                engine.release(lease);
                 return Err(SnapshotError::from(error).into());
             }
             engine.table.point(lease, row, 0);
-            Ok(Stream::new(shared, lease, opened.position()))
+            Ok((lease, opened.position()))
         })
     }
 

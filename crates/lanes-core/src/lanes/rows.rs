@@ -11,22 +11,26 @@
 //!   commits one, and no stream is restored to that lane before. What a failed seat wrote is read by seats in flight
 //!   only, while no turn is formed (`turn`).
 //! - The initial row is nobody's: sharing and freeing it does nothing.
+//! - Rows that were never taken are above all others, and are not kept: the most rows there may be cost address space for
+//!   two lists of them, so that no turn allocates, and work only as they are taken.
 //! - Not here: the bytes (the model keeps them).
 
 use super::model::{Capacity, RowId};
 
 pub(super) struct Rows {
-    free: Vec<RowId>,
-    /// Of each row but the initial one.
+    /// Those that were taken and are free, the last one freed last.
+    freed: Vec<RowId>,
+    /// Of each row that was ever taken: the lowest.
     holders: Vec<u32>,
+    initial: RowId,
 }
 
 impl Rows {
     /// All rows but the initial one are free.
     pub fn new(capacity: Capacity) -> Self {
-        let ordinary = capacity.initial_row().0;
-        // Reversed, so that the lowest is taken first.
-        Self { free: (0..ordinary).rev().map(RowId).collect(), holders: vec![0; ordinary as usize] }
+        let initial = capacity.initial_row();
+        let most = initial.0 as usize;
+        Self { freed: Vec::with_capacity(most), holders: Vec::with_capacity(most), initial }
     }
 
     /// The capacity that `lanes` lanes and `checkpoints` checkpoints need with `slots` turns of `max_seats` in flight.
@@ -34,16 +38,23 @@ impl Rows {
         Capacity { rows: lanes + slots as u32 * max_seats + checkpoints + 1, max_seats }
     }
 
-    /// A row to write, with one holder. The last one freed comes first: it is the likeliest to be in cache.
+    /// A row to write, with one holder. The last one freed comes first: it is the likeliest to be in cache. After those
+    /// comes the lowest that was never taken.
     pub fn take(&mut self) -> RowId {
-        let row = self.free.pop().expect("a lane, a seat or a checkpoint holds more than one row");
-        self.holders[row.0 as usize] = 1;
+        if let Some(row) = self.freed.pop() {
+            self.holders[row.0 as usize] = 1;
+            return row;
+        }
+        let row = RowId(self.holders.len() as u32);
+        assert!(row < self.initial, "a lane, a seat or a checkpoint holds more than one row");
+        self.holders.push(1);
         row
     }
 
     /// One more holds `row`, which somebody holds.
     pub fn share(&mut self, row: RowId) {
-        if let Some(holders) = self.holders.get_mut(row.0 as usize) {
+        if row != self.initial {
+            let holders = &mut self.holders[row.0 as usize];
             assert!(*holders > 0, "{row} was shared and nobody holds it");
             *holders += 1;
         }
@@ -51,11 +62,12 @@ impl Rows {
 
     /// One holder lets `row` go; it is free once that was the last.
     pub fn free(&mut self, row: RowId) {
-        if let Some(holders) = self.holders.get_mut(row.0 as usize) {
+        if row != self.initial {
+            let holders = &mut self.holders[row.0 as usize];
             assert!(*holders > 0, "{row} was freed twice");
             *holders -= 1;
             if *holders == 0 {
-                self.free.push(row);
+                self.freed.push(row);
             }
         }
     }
@@ -63,7 +75,7 @@ impl Rows {
     /// How many rows are free.
     #[cfg(test)]
     pub fn free_count(&self) -> usize {
-        self.free.len()
+        self.freed.len() + (self.initial.0 as usize - self.holders.len())
     }
 }
 
@@ -107,6 +119,22 @@ mod tests {
                 prop_assert_eq!(rows.free_count(), most - held.len());
             }
         }
+    }
+
+    /// The most rows cost what was taken of them: the last one freed first, then the lowest never taken.
+    #[test]
+    fn rows_that_nobody_took_cost_nothing() {
+        let capacity = Rows::capacity(1 << 24, 1, 1, 0);
+        let mut rows = Rows::new(capacity);
+        let kept = |rows: &Rows| (rows.holders.len(), rows.freed.len(), rows.free_count());
+        let most = (1 << 24) + 1;
+        assert_eq!(kept(&rows), (0, 0, most));
+        let taken: Vec<RowId> = (0..3).map(|_| rows.take()).collect();
+        assert_eq!(taken, [RowId(0), RowId(1), RowId(2)]);
+        taken[..2].iter().for_each(|row| rows.free(*row));
+        assert_eq!(kept(&rows), (3, 2, most - 1));
+        let again: Vec<RowId> = (0..3).map(|_| rows.take()).collect();
+        assert_eq!(again, [RowId(1), RowId(0), RowId(3)]);
     }
 
     #[test]

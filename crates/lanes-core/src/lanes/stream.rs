@@ -53,7 +53,7 @@ impl Drop for Handle {
 impl Stream {
     /// The stream of `lease`, which goes on from `position`.
     pub(super) fn new(shared: &Arc<Shared>, lease: Lease, position: u64) -> Self {
-        shared.leased();
+        shared.leased(lease);
         let cell = Arc::new(StreamCell::new(Arc::clone(&shared.info), lease, position));
         Self { handle: Arc::new(Handle { cell, shared: Arc::clone(shared) }) }
     }
@@ -580,8 +580,13 @@ impl SpawnSlot {
         Arc::new(Self { snapshot, state: Mutex::new(SpawnState::Asked(None)) })
     }
 
-    /// Hands over what `serve` leases. Nothing is leased when nobody waits any more: a lane that is held for a moment
-    /// only would show, as a caller that is not alone or as a table that is full. Returns whom to wake, once no lock is
+    /// Whether somebody waits for it still.
+    pub fn is_awaited(&self) -> bool {
+        matches!(*lock(&self.state), SpawnState::Asked(_))
+    }
+
+    /// Hands over the stream that `serve` makes, which waits for nothing. None is made when nobody waits any more: one
+    /// that lives for a moment only would show, as a caller that is not alone. Returns whom to wake, once no lock is
     /// held.
     pub fn deliver(&self, serve: impl FnOnce() -> Result<Stream, StreamError>) -> Option<Waker> {
         let mut slot = lock(&self.state);

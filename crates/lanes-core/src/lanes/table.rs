@@ -5,7 +5,8 @@
 //! - A lane has at most one lease, and at most one seat per turn. With several turns in flight it may have one in each:
 //!   `ahead` is where they lead if they all succeed, and what the next seat reads.
 //! - A generation is never given twice: what an earlier holder of a lane still sends is told from its new holder's.
-//! - `free` and the taken lanes are disjoint; together they are `0..lanes`.
+//! - A lane was never leased, or is taken, or was returned; the never leased ones are above all others, and are not kept:
+//!   a table takes as much memory, and work to build, as it ever had leases at once.
 //! - Not here: which rows are free (`rows`), and what to do when all lanes are held (the caller).
 
 use super::model::{RowId, SeatRows};
@@ -66,8 +67,12 @@ struct Ahead {
 }
 
 pub(super) struct LaneTable {
+    /// Those that were ever leased: the lowest.
     lanes: Vec<Lane>,
-    free: BTreeSet<u32>,
+    /// Those of them that nobody holds.
+    returned: BTreeSet<u32>,
+    /// How many there are, leased or not.
+    count: u32,
     initial: RowId,
     turn: u64,
 }
@@ -82,28 +87,32 @@ impl Lane {
 impl LaneTable {
     /// `lanes` free lanes; a fresh lease points at `initial`.
     pub fn new(lanes: u32, initial: RowId) -> Self {
-        let lane = Lane { taken: false, ..Lane::fresh(0, initial) };
-        Self { lanes: vec![lane; lanes as usize], free: (0..lanes).collect(), initial, turn: 1 }
+        Self { lanes: Vec::new(), returned: BTreeSet::new(), count: lanes, initial, turn: 1 }
     }
 
     /// Takes the lowest free lane, so that a busy table stays dense; `None` when all are held.
     pub fn lease(&mut self) -> Option<Lease> {
-        let index = self.free.pop_first()?;
-        Some(self.take(index))
+        self.lease_idle(|_| false)
     }
 
-    /// `lease`, of a lane that is not `busy`.
+    /// `lease`, of a lane that is not `busy`. One that was never leased is not.
     pub fn lease_idle(&mut self, busy: impl Fn(LaneId) -> bool) -> Option<Lease> {
-        let index = self.free.iter().copied().find(|index| !busy(LaneId(*index)))?;
-        self.free.remove(&index);
-        Some(self.take(index))
-    }
-
-    fn take(&mut self, index: u32) -> Lease {
+        let returned = self.returned.iter().copied().find(|index| !busy(LaneId(*index)));
+        let index = match returned {
+            Some(index) => {
+                self.returned.remove(&index);
+                index
+            }
+            None if self.lanes.len() < self.count as usize => {
+                self.lanes.push(Lane::fresh(0, self.initial));
+                self.lanes.len() as u32 - 1
+            }
+            None => return None,
+        };
         let lane = &mut self.lanes[index as usize];
         let generation = lane.generation + 1;
         *lane = Lane::fresh(generation, self.initial);
-        Lease { lane: LaneId(index), generation }
+        Some(Lease { lane: LaneId(index), generation })
     }
 
     /// Gives the lane back. The row it pointed at is free now, unless it was the initial one.
@@ -111,7 +120,7 @@ impl LaneTable {
         self.check(lease)?;
         let lane = &mut self.lanes[lease.lane.index()];
         lane.taken = false;
-        self.free.insert(lease.lane.0);
+        self.returned.insert(lease.lane.0);
         let row = std::mem::replace(&mut lane.row, self.initial);
         Ok(self.kept(row))
     }
@@ -180,7 +189,7 @@ impl LaneTable {
 
     /// Lanes that nobody holds.
     pub fn free_count(&self) -> usize {
-        self.free.len()
+        self.returned.len() + (self.count as usize - self.lanes.len())
     }
 
     /// Points the lane at `row`, which its seat wrote. Returns the row to free: the one it pointed at before, or
@@ -196,12 +205,11 @@ impl LaneTable {
     }
 
     fn check(&self, lease: Lease) -> Result<(), LaneError> {
-        let lane = self.lanes[lease.lane.index()];
+        // Never given out, or given to somebody since.
+        let lane = self.lanes.get(lease.lane.index()).ok_or(LaneError::NotTaken)?;
         match (lane.taken, lane.generation == lease.generation) {
             (true, true) => Ok(()),
             (false, true) => Err(LaneError::NotTaken),
-            // Never given out, or given to somebody since.
-            (false, false) if lane.generation == 0 => Err(LaneError::NotTaken),
             (_, false) => Err(LaneError::Stale),
         }
     }
@@ -279,11 +287,32 @@ mod tests {
         rows.read
     }
 
+    /// The most lanes there may be cost what is used of them. Lowest first all the same.
+    #[test]
+    fn lanes_that_nobody_ever_held_cost_nothing() {
+        let most = 1 << 24;
+        let mut table = LaneTable::new(most, INITIAL);
+        let kept = |table: &LaneTable| (table.lanes.capacity(), table.returned.len(), table.free_count());
+        assert_eq!(kept(&table), (0, 0, most as usize));
+        let leases: Vec<Lease> = (0..5).map(|_| table.lease().unwrap()).collect();
+        for at in [3, 1] {
+            table.release(leases[at]).unwrap();
+        }
+        let (capacity, returned, free) = kept(&table);
+        assert!(capacity <= 8, "{capacity}");
+        assert_eq!((table.lanes.len(), returned, free), (5, 2, most as usize - 3));
+        let idle = table.lease_idle(|lane| lane == LaneId(1));
+        assert_eq!(idle.map(|lease| lease.lane), Some(LaneId(3)), "the lowest that is not busy");
+        let next: Vec<u32> = (0..3).map(|_| table.lease().unwrap().lane.0).collect();
+        assert_eq!(next, [1, 5, 6]);
+    }
+
     #[test]
     fn refuses_a_lane_nobody_took() {
         let mut table = LaneTable::new(2, INITIAL);
         let never = Lease { lane: LaneId(1), generation: 1 };
         assert_eq!(table.seat(never, 0, none), Err(LaneError::NotTaken));
+        assert_eq!(table.release(never), Err(LaneError::NotTaken));
         let lease = table.lease().unwrap();
         table.release(lease).unwrap();
         assert_eq!(table.seat(lease, 0, none), Err(LaneError::NotTaken));

@@ -26,7 +26,7 @@ use super::rows::Rows;
 use super::stats::TurnCount;
 use super::stream::{SpawnSlot, Stream};
 use super::sync::lock;
-use super::table::LaneTable;
+use super::table::{LaneTable, Lease};
 use super::worker::Shared;
 use crate::device::{Completion, DeviceError, Outcome};
 use crate::{Scope, Signature};
@@ -208,11 +208,30 @@ impl Engine {
     fn serve_spawns(&mut self, shared: &Arc<Shared>) {
         self.collect_released(shared);
         for slot in std::mem::take(&mut self.spawns) {
-            let served = slot.deliver(|| match slot.snapshot() {
+            if !slot.is_awaited() {
+                continue;
+            }
+            // Not under the slot's lock: whoever polls meanwhile would wait for the device.
+            let leased = match slot.snapshot() {
                 Some(snapshot) => self.restore(shared, snapshot),
-                None => self.table.lease().map(|lease| Stream::new(shared, lease, 0)).ok_or_else(|| self.full(1)),
+                None => self.table.lease().map(|lease| (lease, 0)).ok_or_else(|| self.full(1)),
+            };
+            let mut unclaimed = leased.as_ref().ok().map(|(lease, _)| *lease);
+            let served = slot.deliver(|| {
+                unclaimed = None;
+                leased.map(|(lease, position)| Stream::new(shared, lease, position))
             });
             self.outbox.wakers.extend(served);
+            if let Some(lease) = unclaimed {
+                self.release(lease);
+            }
+        }
+    }
+
+    /// Gives back a lane. A late release of an earlier holder is refused by its generation.
+    pub(super) fn release(&mut self, lease: Lease) {
+        if let Ok(Some(row)) = self.table.release(lease) {
+            self.rows.free(row);
         }
     }
 
@@ -225,13 +244,7 @@ impl Engine {
 
     /// Gives back the lanes whose last handle was dropped.
     pub(super) fn collect_released(&mut self, shared: &Arc<Shared>) {
-        let (table, rows) = (&mut self.table, &mut self.rows);
-        shared.releases.collect(|lease| {
-            // A late release of an earlier holder is refused by its generation.
-            if let Ok(Some(row)) = table.release(lease) {
-                rows.free(row);
-            }
-        });
+        shared.releases.collect(|lease| self.release(lease));
     }
 
     /// Seats calls that lost their seat, then calls from the head of the queue: at most `max_seats`, at most one a lane.
@@ -606,10 +619,8 @@ impl Outbox {
 #[cfg(test)]
 impl Engine {
     /// Takes a lane from its holder and gives it to another, as an eviction would.
-    pub fn pass_on(&mut self, lease: super::table::Lease) -> super::table::Lease {
-        if let Some(row) = self.table.release(lease).expect("held until now") {
-            self.rows.free(row);
-        }
+    pub fn pass_on(&mut self, lease: Lease) -> Lease {
+        self.release(lease);
         self.table.lease().expect("one lane is free")
     }
 

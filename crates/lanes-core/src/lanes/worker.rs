@@ -83,8 +83,8 @@ impl Shared {
     }
 
     /// A lease was given out.
-    pub fn leased(&self) {
-        self.releases.leased();
+    pub fn leased(&self, lease: Lease) {
+        self.releases.leased(lease);
         self.counters.lane_taken();
     }
 
@@ -107,7 +107,7 @@ impl Shared {
             return Err((request, cause));
         }
         queue.admit(request);
-        self.let_go(queue);
+        self.end_admission(queue);
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl Shared {
             return Err((job, StreamError::Busy { depth: queue.depth() }));
         }
         queue.admit(Request::Call(job));
-        self.let_go(queue);
+        self.end_admission(queue);
         Ok(())
     }
 
@@ -136,7 +136,7 @@ impl Shared {
         for job in jobs.drain(..) {
             queue.admit(Request::Call(job));
         }
-        self.let_go(queue);
+        self.end_admission(queue);
         Ok(())
     }
 
@@ -159,9 +159,9 @@ impl Shared {
         Ok(job)
     }
 
-    /// Ends an admission: unlocks the queue, then wakes the worker if what is queued now should. Never the other way
-    /// round, or the worker would wake to wait for the lock.
-    fn let_go(&self, mut queue: MutexGuard<'_, Queue>) {
+    /// Unlocks the queue, then wakes the worker if what is queued now should. Never the other way round, or the worker
+    /// would wake to wait for the lock.
+    fn end_admission(&self, mut queue: MutexGuard<'_, Queue>) {
         let wakes = queue.wakes(self.full_turn());
         drop(queue);
         if wakes {
@@ -245,29 +245,41 @@ impl Wake for Nudge {
     }
 }
 
+/// The most lanes whose flags are made together.
+const BLOCK_LANES_MAX: u32 = 1024;
+
 /// Flags of lanes whose last handle is gone. Setting one cannot fail and waits for nothing.
 pub(super) struct Releases {
-    /// The highest generation of each lane that was released.
-    flags: Box<[AtomicU64]>,
+    /// The highest generation of each lane that was released, in blocks that are made when their first lane is leased.
+    /// Lanes are leased lowest first, so the blocks made are the first.
+    blocks: Box<[OnceLock<Box<[AtomicU64]>>]>,
+    /// Lanes of a block.
+    block_lanes: usize,
     any: AtomicBool,
     live: AtomicUsize,
 }
 
 impl Releases {
     fn new(lanes: u32) -> Self {
-        let flags = (0..lanes).map(|_| AtomicU64::new(0)).collect();
-        Self { flags, any: AtomicBool::new(false), live: AtomicUsize::new(0) }
+        let block_lanes = lanes.min(BLOCK_LANES_MAX);
+        let blocks = (0..lanes.div_ceil(block_lanes)).map(|_| OnceLock::new()).collect();
+        let (any, live) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Self { blocks, block_lanes: block_lanes as usize, any, live }
     }
 
     /// A lease was given out.
-    pub fn leased(&self) {
+    pub fn leased(&self, lease: Lease) {
+        let block = &self.blocks[lease.lane.index() / self.block_lanes];
+        block.get_or_init(|| (0..self.block_lanes).map(|_| AtomicU64::new(0)).collect());
         self.live.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The last handle of `lease` is gone.
+    /// The last handle of `lease`, which was given out, is gone.
     pub fn release(&self, lease: Lease) {
-        // The highest wins: a late release of an earlier holder must not hide the present one's.
-        self.flags[lease.lane.index()].fetch_max(lease.generation, Ordering::AcqRel);
+        if let Some(flags) = self.blocks[lease.lane.index() / self.block_lanes].get() {
+            // The highest wins: a late release of an earlier holder must not hide the present one's.
+            flags[lease.lane.index() % self.block_lanes].fetch_max(lease.generation, Ordering::AcqRel);
+        }
         self.any.store(true, Ordering::Release);
         // Before `Shared::is_lingering` is looked at, for everyone.
         self.live.fetch_sub(1, Ordering::SeqCst);
@@ -283,7 +295,8 @@ impl Releases {
         if !self.any.swap(false, Ordering::AcqRel) {
             return;
         }
-        for (index, flag) in self.flags.iter().enumerate() {
+        let made = self.blocks.iter().map_while(OnceLock::get);
+        for (index, flag) in made.flatten().enumerate() {
             let generation = flag.load(Ordering::Acquire);
             if generation > 0 {
                 released(Lease { lane: LaneId(index as u32), generation });
@@ -398,5 +411,31 @@ pub(super) fn wake_all(wakers: &mut Vec<Waker>) {
     for waker in wakers.drain(..) {
         // It is the host's code.
         let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lanes::model::RowId;
+    use crate::lanes::table::LaneTable;
+
+    /// Of the most lanes there may be, only what was ever leased is kept and looked at; whichever it is, its release is
+    /// told.
+    #[test]
+    fn lanes_that_nobody_ever_held_have_no_flags() {
+        let releases = Releases::new(1 << 24);
+        let made = || releases.blocks.iter().filter(|block| block.get().is_some()).count();
+        assert_eq!(made(), 0);
+        let mut table = LaneTable::new(1 << 24, RowId(99));
+        let leases: Vec<Lease> = (0..2500).map(|_| table.lease().expect("a lane is free")).collect();
+        leases.iter().for_each(|lease| releases.leased(*lease));
+        assert_eq!((made(), releases.live()), (3, 2500));
+        let gone = [leases[2499], leases[0], leases[1024]];
+        gone.iter().for_each(|lease| releases.release(*lease));
+        let mut told = Vec::new();
+        releases.collect(|lease| told.push(lease));
+        assert_eq!(told, [leases[0], leases[1024], leases[2499]]);
+        assert_eq!(releases.live(), 2497);
     }
 }

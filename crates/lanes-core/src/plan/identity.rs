@@ -2,15 +2,16 @@
 //!
 //! - The same file gives the same identity in every process and on every device: nothing goes in that depends on either.
 //! - Every list goes in with its length and every choice with a number, so that no two plans are written alike.
-//! - A kernel goes in as its compiled form prints. Another compiler may print it otherwise; that refuses a snapshot that
-//!   would have fitted, and never takes one that would not.
+//! - A kernel goes in as it was written ([`SourceDigest`]), never as it was compiled: builds of the compiler come and go, and
+//!   each backend has its own.
+//! - What was written down once stays readable: `an_identity_lasts` fails where any of this changes.
 
 use super::{Activation, Argument, Command, Contraction, Plan, Region, Scalar, Storage, StorageId, Term};
 use crate::lanes::Identity;
 use crate::plan::Access;
 use crate::{Port, Scope, Signature, StateKind, StateSpec};
+use loom_compiler::ir::SourceDigest;
 use sha2::{Digest, Sha256};
-use std::fmt::{self, Write};
 
 /// The identity of the model that `plan` and `signature` are. Reads every constant once.
 pub fn identity(plan: &Plan, signature: &Signature) -> Identity {
@@ -21,13 +22,6 @@ pub fn identity(plan: &Plan, signature: &Signature) -> Identity {
 }
 
 struct Hash(Sha256);
-
-impl Write for Hash {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.update(text);
-        Ok(())
-    }
-}
 
 impl Hash {
     fn number(&mut self, number: u64) {
@@ -90,9 +84,8 @@ impl Hash {
         self.text(name);
         self.list(storages, Self::storage);
         self.list(kernels, |hash, kernel| {
-            // A hash takes any text.
-            let _ = write!(hash, "{kernel:?}");
-            hash.number(u64::MAX);
+            let SourceDigest(digest) = kernel.source;
+            hash.bytes(&digest);
         });
         self.list(commands, Self::command);
     }
@@ -214,7 +207,8 @@ impl Hash {
 mod tests {
     use super::*;
     use crate::DType;
-    use std::collections::HashSet;
+    use loom_compiler::{CpuImage, compile_cpu};
+    use std::collections::{BTreeMap, HashSet};
     use std::sync::Arc;
 
     fn example() -> (Plan, Signature) {
@@ -293,5 +287,85 @@ mod tests {
         assert_eq!(identities.iter().collect::<HashSet<_>>().len(), edits.len(), "{identities:?}");
         let (plan, signature) = example();
         assert_eq!(identity(&plan, &signature), identities[0]);
+    }
+
+    const SCALE: &str = r#"
+config.def @scale.by = 2 : index
+
+kernel.def export("scale") @up(%seats: index) {
+  %one = index.constant 1 : index
+  kernel.launch.config workgroups(%seats, %one, %one) workgroup_size(%one, %one, %one) : index
+} launch(%seats: index, %x: buffer) {
+  %zero = index.constant 0 : offset
+  %view = buffer.view %x[%zero] : buffer -> view<[%seats]xi32>
+  %item = kernel.workitem.dispatch.id<x> : index
+  %by = config.get @scale.by : index
+  %factor = index.cast %by : index to i32
+  %before = view.load %view[%item] : view<[%seats]xi32> -> i32
+  %after = scalar.muli %before, %factor : i32
+  view.store %after, %view[%item] : i32, view<[%seats]xi32>
+  kernel.return
+}
+
+kernel.def @down(%seats: index) {
+  kernel.launch.config workgroups(%seats, 1, 1) workgroup_size(1, 1, 1) : index
+} launch(%seats: index, %x: buffer) {
+  kernel.return
+}
+"#;
+
+    fn image(name: &str, text: &str, kernel: &str, config: &[(&str, &str)]) -> CpuImage {
+        let config = config.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect::<BTreeMap<_, _>>();
+        compile_cpu(name, text, kernel, &config).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The identity of the example with `image` as its kernel.
+    fn with(image: CpuImage) -> Identity {
+        let (mut plan, signature) = example();
+        plan.kernel(Arc::new(image));
+        identity(&plan, &signature)
+    }
+
+    /// Snapshots that were taken years ago carry this. Whoever has to change it gives up all of them, and raises the
+    /// format of snapshots.
+    #[test]
+    fn an_identity_lasts() {
+        let hex = |digest: &[u8]| digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let kernel = image("scale.loom", SCALE, "scale", &[("scale.by", "3")]);
+        // By another SHA-256: of the text, `up`, `scale.by` and `3`, each after its length in 8 bytes.
+        let digest = "70d3eec396437b470faadfd40462ae00225979aa7d5b8c66f0e58605aa64efd2";
+        assert_eq!(hex(&kernel.source.0), digest);
+        assert_eq!(hex(&with(kernel)), "8be6c05a642b1df900a552b39e248f53caae89683e57447f165d467244535614");
+    }
+
+    /// What is not what a kernel was written as does not show: its file, by which name it was asked for, how config is
+    /// spelled, what the text does not declare, and all that a compiler makes of it.
+    #[test]
+    fn a_kernel_is_what_was_written() {
+        let bound = || image("a.loom", SCALE, "scale", &[("scale.by", "3")]);
+        let identity = with(bound());
+        let mut otherwise = bound();
+        otherwise.launch = image("a.loom", SCALE, "down", &[]).launch;
+        otherwise.name.clear();
+        let same = [
+            bound(),
+            image("b.loom", SCALE, "@up", &[("scale.by", "3")]),
+            image("a.loom", SCALE, "up", &[("@scale.by", "3"), ("scale", "4"), ("up", "5")]),
+            image("a.loom", SCALE, "up", &[("@scale.by", "4"), ("scale.by", "3")]),
+            CpuImage::decode(&bound().encode().unwrap()).unwrap(),
+            otherwise,
+        ];
+        for (at, image) in same.into_iter().enumerate() {
+            assert_eq!(with(image), identity, "{at}");
+        }
+        let others = [
+            identity,
+            with(image("a.loom", SCALE, "scale", &[])),
+            with(image("a.loom", SCALE, "scale", &[("scale.by", "4")])),
+            with(image("a.loom", SCALE, "down", &[("scale.by", "3")])),
+            with(image("a.loom", &SCALE.replace("muli", "addi"), "scale", &[("scale.by", "3")])),
+            with(image("a.loom", &SCALE.replace("constant 1 :", "constant 2 :"), "scale", &[("scale.by", "3")])),
+        ];
+        assert_eq!(others.iter().collect::<HashSet<_>>().len(), others.len(), "{others:?}");
     }
 }

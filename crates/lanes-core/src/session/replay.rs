@@ -91,7 +91,8 @@ impl Session {
     ///
     /// # Errors
     /// [`DeviceError::Invalid`] where nothing is recorded under `key` or memory of it went, [`DeviceError::Busy`] while
-    /// as many replays of it run as there are slots or the device takes no more, and the device's own. What fails while it runs is in the completion.
+    /// as many replays of it run as there are slots or the device takes no more, and the device's own. What fails while
+    /// it runs is in the completion.
     pub fn replay(&self, key: &str) -> Result<Completion, DeviceError> {
         self.replay_after(key, &[])
     }

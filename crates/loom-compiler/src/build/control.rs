@@ -349,7 +349,7 @@ impl<'m> Builder<'m> {
         }
         let carried = if reader.peek() == Some(Kind::ParenOpen) { self.bindings(reader)? } else { Vec::new() };
         let types = self.result_types(reader)?;
-        self.loop_hints(reader)?;
+        let unroll = self.loop_hints(reader)?;
         let region = reader.region()?;
         reader.end()?;
         let op_span = self.span;
@@ -359,6 +359,18 @@ impl<'m> Builder<'m> {
             let predicate = if ty == ScalarType::Index { IntPredicate::Slt } else { IntPredicate::Ult };
             if !eval::compare_int(predicate, ty, low, high) {
                 return Ok(inits.into_iter().map(Binding::Value).collect());
+            }
+        }
+        if self.mode == Mode::Specialise {
+            let turns = self.constant_turns(low, high, step);
+            if turns.is_none() && unroll {
+                let message = "`unroll` without a factor asks for a number of turns that is known when the kernel is \
+                               specialised; the bounds or the step of this loop are not constant";
+                return refuse(op_span, message);
+            }
+            if let Some(turns) = turns.filter(|turns| self.is_short(*turns, region, unroll)) {
+                let names: Vec<(&'m str, Span)> = carried.iter().map(|(name, span, _)| (*name, *span)).collect();
+                return self.unrolled(region, (induction, induction_span), (low, step, turns), &names, inits);
             }
         }
         let mut arguments = vec![self.new_value(Type::Scalar(ty))];
@@ -381,13 +393,77 @@ impl<'m> Builder<'m> {
         Ok(results.into_iter().map(Binding::Value).collect())
     }
 
-    /// `pipeline(%d)`, `unroll`, `unroll(%f)`, `schedule(word)`: none changes a result.
-    fn loop_hints(&mut self, reader: &mut Reader<'m>) -> Built<()> {
+    /// How often a loop runs, if its bounds and step are constant.
+    fn constant_turns(&self, low: ValueId, high: ValueId, step: ValueId) -> Option<u64> {
+        let [low, high, step] = [low, high, step].map(|value| self.constant_of(value));
+        // The loop runs, and its step is positive: the difference of either type fits.
+        Some((high?.wrapping_sub(low?)).div_ceil(step?))
+    }
+
+    /// Whether a loop is replaced by its turns, one after the other.
+    fn is_short(&self, turns: u64, region: &Region, asked: bool) -> bool {
+        const SHORT: u64 = 64;
+        const ASKED: u64 = 2048;
+        /// Ops of a region, or nothing if unrolling would multiply what must not be: storage.
+        fn ops(module: &Module, region: &Region) -> Option<u64> {
+            let mut count = 0u64;
+            for op in region.blocks.iter().flat_map(|block| &block.ops) {
+                count += match module.op_name(op) {
+                    "buffer.alloca" => return None,
+                    // Calls are built in place; most are short.
+                    "func.call" | "func.apply" | "template.apply" | "template.call" => 16,
+                    _ => 1,
+                };
+                for inner in &op.regions {
+                    count += ops(module, inner)?;
+                }
+            }
+            Some(count)
+        }
+        let most = if asked { ASKED } else { SHORT };
+        turns <= most && ops(self.module, region).is_some_and(|ops| turns.saturating_mul(ops) <= most)
+    }
+
+    /// The turns of a loop one after the other, with its counter constant in each.
+    fn unrolled(
+        &mut self,
+        region: &'m Region,
+        (induction, induction_span): (&'m str, Span),
+        (low, step, turns): (ValueId, ValueId, u64),
+        carried: &[(&'m str, Span)],
+        mut values: Vec<ValueId>,
+    ) -> Built<Vec<Binding>> {
+        let span = self.span;
+        let counter_type = self.ty(low).clone();
+        let types: Vec<Type> = values.iter().map(|value| self.ty(*value).clone()).collect();
+        let (low, step) = (self.constant_of(low).unwrap_or(0), self.constant_of(step).unwrap_or(1));
+        let faults = self.diagnostics.items.len();
+        for turn in 0..turns {
+            let counter = self.constant(counter_type.clone(), low.wrapping_add(turn.wrapping_mul(step)));
+            let mut names = vec![(induction, induction_span, Binding::Value(counter))];
+            names.extend(
+                carried.iter().zip(&values).map(|((name, span), value)| (*name, *span, Binding::Value(*value))),
+            );
+            values = self.region_ops(region, names, Terminator::Yield)?;
+            self.check_leaving("scf.for: carried values", span, &values, &types)?;
+            if self.diagnostics.items.len() > faults {
+                // The other turns have the same.
+                return Err(Refusal::Reported);
+            }
+        }
+        Ok(values.into_iter().map(Binding::Value).collect())
+    }
+
+    /// `pipeline(%d)`, `unroll`, `unroll(%f)`, `schedule(word)`: none changes a result. Whether all turns are asked for.
+    fn loop_hints(&mut self, reader: &mut Reader<'m>) -> Built<bool> {
+        let mut all = false;
         loop {
             if reader.accept_word("unroll") {
                 if reader.accept(Kind::ParenOpen) {
                     self.bound(reader, ScalarType::Index)?;
                     reader.expect(Kind::ParenClose)?;
+                } else {
+                    all = true;
                 }
             } else if reader.accept_word("pipeline") {
                 reader.expect(Kind::ParenOpen)?;
@@ -399,7 +475,7 @@ impl<'m> Builder<'m> {
                 reader.choose(legal, |word| matches!(word, "linear" | "interleaved" | "recurrence").then_some(()))?;
                 reader.expect(Kind::ParenClose)?;
             } else {
-                return Ok(());
+                return Ok(all);
             }
         }
     }

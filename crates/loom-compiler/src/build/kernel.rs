@@ -2,7 +2,8 @@
 
 use crate::diag::{Built, refuse};
 use crate::eval;
-use crate::ir::{Body, Kernel, MAX_WORKGROUP_ITEMS, Op, Parameter, ParameterKind, Span, ValueId};
+use crate::flow;
+use crate::ir::{Kernel, MAX_WORKGROUP_ITEMS, Parameter, ParameterKind, SourceDigest, Span, ValueId};
 use crate::launch::LaunchProgram;
 use crate::lex::Kind;
 use crate::ops::{Axis, BarrierScope, IdKind, OpKind, SUBGROUP_SIZE, ShuffleMode};
@@ -139,10 +140,17 @@ impl<'m> Builder<'m> {
         ended?;
         self.push(OpKind::Return, &[], Vec::new(), Vec::new());
         let mut body = self.take_body();
-        simplify::remove_dead(&mut body);
-        let workgroup_bytes = workgroup_bytes(&body);
+        if let Err((span, message)) = flow::resolve(&mut body) {
+            return refuse(span, message);
+        }
+        // The passes that follow find what is left of the workgroup memory.
         let subgroup_size = self.subgroup_size;
-        Ok(Kernel { name, parameters, launch, workgroup_size, subgroup_size, workgroup_bytes, body })
+        // A kernel that is only verified is thrown away.
+        let source = match self.mode {
+            Mode::Specialise => self.module.digest(op, self.config),
+            Mode::Verify => SourceDigest([0; 32]),
+        };
+        Ok(Kernel { name, source, parameters, launch, workgroup_size, subgroup_size, workgroup_bytes: 0, body })
     }
 
     /// `[retain] [target(@t)] [export("name")] [linkage(..)] @sym`: the kernel's name.
@@ -481,14 +489,4 @@ impl<'m> Builder<'m> {
 fn parameters(names: &[(&str, Span)], types: &[Type]) -> Vec<Parameter> {
     let kind = |ty: &Type| ty.scalar().map_or(ParameterKind::Buffer, ParameterKind::Scalar);
     names.iter().zip(types).map(|((name, _), ty)| Parameter { name: (*name).to_owned(), kind: kind(ty) }).collect()
-}
-
-/// Bytes of workgroup memory that the remaining ops ask for.
-fn workgroup_bytes(body: &Body) -> u64 {
-    let space = |op: &Op| match op.kind {
-        OpKind::Alloca { space: crate::ops::Space::Workgroup, align, bytes } => Some((align, bytes)),
-        _ => None,
-    };
-    let allocations = body.ops().filter_map(space);
-    allocations.fold(0u64, |total, (align, bytes)| total.next_multiple_of(align).saturating_add(bytes))
 }

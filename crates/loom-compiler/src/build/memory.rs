@@ -83,7 +83,7 @@ impl<'m> Builder<'m> {
         }
     }
 
-    fn view_operand(&mut self, reader: &mut Reader<'m>) -> Built<(ValueId, ViewType, Span)> {
+    pub(super) fn view_operand(&mut self, reader: &mut Reader<'m>) -> Built<(ValueId, ViewType, Span)> {
         let span = reader.here();
         let value = self.operand(reader)?;
         match self.ty(value) {
@@ -256,7 +256,7 @@ impl<'m> Builder<'m> {
     }
 
     /// One index per dimension of the view, those that are known inside their extent.
-    fn view_indices(&mut self, reader: &mut Reader<'m>, view: &ViewType, span: Span) -> Built<Vec<ValueId>> {
+    pub(super) fn view_indices(&mut self, reader: &mut Reader<'m>, view: &ViewType, span: Span) -> Built<Vec<ValueId>> {
         let indices = self.indices(reader)?;
         if indices.len() != view.dims.len() {
             let message =
@@ -282,7 +282,7 @@ impl<'m> Builder<'m> {
         Ok(())
     }
 
-    fn cache_hints(&self, reader: &mut Reader<'m>) -> Built<()> {
+    pub(super) fn cache_hints(&self, reader: &mut Reader<'m>) -> Built<()> {
         for entry in reader.dictionary()? {
             if !CACHE_KEYS.contains(&entry.key) || !matches!(entry.value, Attribute::Word(_)) {
                 return refuse(entry.span, "legal here: `cache_scope` and `cache_temporal`, each a keyword");

@@ -18,6 +18,7 @@ mod check;
 mod config;
 mod control;
 mod element;
+mod fragment;
 mod kernel;
 mod memory;
 mod names;

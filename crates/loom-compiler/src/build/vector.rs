@@ -91,13 +91,14 @@ impl<'m> Builder<'m> {
             "slice" | "concat" | "broadcast" | "transpose" | "shuffle" | "interleave" | "deinterleave" => {
                 self.move_lanes(reader, op)
             }
+            "fragment" | "fragment.load" | "fragment.store" | "fragment.repack" | "mma" => self.fragment_op(reader, op),
             _ => match self.element_op(reader, op, Dialect::Vector)? {
                 Some(results) => Ok(results),
                 None => self.unknown(
                     reader,
                     "the element-wise ops, and vector.constant, poison, splat, from_elements, iota, mask.range, select, \
                      extract, insert, reduce, dotf, load, store, load.mask, store.mask, slice, concat, broadcast, \
-                     transpose, shuffle, interleave, deinterleave",
+                     transpose, shuffle, interleave, deinterleave, fragment, fragment.load, fragment.store, fragment.repack, mma",
                 ),
             },
         }

@@ -14,6 +14,7 @@
 //!   affine arithmetic, memory, control flow, and what decides the shape of tiles.
 
 mod control;
+mod fragment;
 mod lines;
 mod memory;
 mod traits;
@@ -31,8 +32,14 @@ use crate::ir::{BlockId, Body, Kernel, Op as IrOp, ParameterKind, Span, ValueId}
 use crate::ops::{Axis, Binary, Combine, Convert, Element, IdKind, IntPredicate, OpKind, Ternary};
 use crate::types::{Dim, ScalarType, Type};
 
-/// Items of a tile, unless a workgroup that must lie in one tile is larger.
+/// Items of a tile, unless a workgroup that must lie in one tile is larger, or there is room for more.
 const TILE: u32 = 256;
+/// The most items of a tile. Each instruction costs some thirty elements' time whatever it computes.
+pub(super) const TILE_MAX: u32 = 2048;
+/// Bytes of registers that leave the first-level cache room for the memory that is read and written.
+const FRAME_TARGET: u32 = 12 << 10;
+/// From this many items on, a workgroup that meets is worth a tile of its own: what all of it combine to is then uniform.
+const FULL_GROUP: u32 = 128;
 /// From this segment length on, a tile of one segment is full enough to be worth keeping more values uniform.
 const LONG_SEGMENT: u64 = 32;
 /// The most instructions of a program: what a hostile kernel can make the compiler emit.
@@ -98,15 +105,31 @@ type Result<T> = std::result::Result<T, Unsupported>;
 
 /// The program of `kernel`.
 pub(super) fn program(kernel: &Kernel) -> Result<Program> {
-    let wide = Compiler::new(kernel, true)?;
+    let wide = Compiler::new(kernel, true, TILE)?;
     let segment = wide.segment;
-    let (program, lost) = wide.run()?;
+    let (mut program, lost) = wide.run()?;
     // With one segment a tile, what depends on the segment alone is uniform.
     let whole_plane = program.whole_groups && program.shape == Shape::Group;
-    if lost && segment >= LONG_SEGMENT && !whole_plane {
-        return Ok(Compiler::new(kernel, false)?.run()?.0);
+    let many = !(lost && segment >= LONG_SEGMENT && !whole_plane);
+    if !many {
+        program = Compiler::new(kernel, false, TILE)?.run()?.0;
+    }
+    let tile = roomy(&program);
+    if tile > program.capacity {
+        program = Compiler::new(kernel, many, tile)?.run()?.0;
     }
     Ok(program)
+}
+
+/// How many items a tile of `program` may have so that its registers stay in the first-level cache.
+fn roomy(program: &Program) -> u32 {
+    let one_group = program.shape == Shape::Group || program.shape == Shape::Groups && !program.many_segments;
+    if one_group || program.buffers.iter().any(|buffer| !matches!(buffer, Buffer::Argument(_))) {
+        return program.capacity;
+    }
+    let fitting = (program.capacity * FRAME_TARGET).checked_div(program.frame_bytes).unwrap_or(TILE_MAX);
+    // A power of two, so that workgroups of such sizes fill it.
+    if fitting < 2 * program.capacity { program.capacity } else { (1 << fitting.ilog2()).min(TILE_MAX) }
 }
 
 struct Compiler<'a> {
@@ -124,6 +147,8 @@ struct Compiler<'a> {
     segment: u64,
     /// Whether a value that one segment a tile would keep uniform or affine went to registers.
     lost: bool,
+    /// Whether a tile is one workgroup.
+    one_group: bool,
     program: Program,
     frame: Frame,
     constants: BTreeMap<u64, Slot>,
@@ -142,7 +167,7 @@ struct Compiler<'a> {
 }
 
 impl<'a> Compiler<'a> {
-    fn new(kernel: &'a Kernel, many: bool) -> Result<Self> {
+    fn new(kernel: &'a Kernel, many: bool, tile: u32) -> Result<Self> {
         let body = &kernel.body;
         let [sx, sy, sz] = kernel.workgroup_size;
         let traits = Traits::of(body);
@@ -152,18 +177,19 @@ impl<'a> Compiler<'a> {
             (Shape::Groups, u64::from(sx))
         } else {
             let short = traits.clip(body).and_then(|(_, limit, _)| body.constant(limit));
-            match short.filter(|&items| items > 0 && items <= u64::from(TILE) / 2) {
+            match short.filter(|&items| items > 0 && items <= u64::from(tile) / 2) {
                 // Several short lines fill a tile.
                 Some(items) if many && traits.rows && traits.divisors.is_empty() => (Shape::Rows, items),
                 _ => (Shape::Line { divisor: None }, u64::MAX),
             }
         };
         let whole_groups = traits.meets;
-        let capacity = if whole_groups { kernel.items().max(TILE) } else { TILE };
+        let capacity = if whole_groups { kernel.items().max(tile) } else { tile };
         // Workgroups along x differ within a tile only where segments are workgroups and a tile holds many.
         let group_x_varies = matches!(shape, Shape::Groups) && many;
         let group_y_varies = matches!(shape, Shape::Rows);
-        let varies = uniform::varying(body, Ids { group_x_varies, group_y_varies });
+        let one_group = whole_groups && (matches!(shape, Shape::Group) || matches!(shape, Shape::Groups) && !many);
+        let varies = uniform::varying(body, Ids { group_x_varies, group_y_varies, one_group });
         let mut compiler = Self {
             kernel,
             body,
@@ -174,6 +200,7 @@ impl<'a> Compiler<'a> {
             many,
             segment,
             lost: false,
+            one_group,
             program: Program {
                 shape,
                 workgroup_size: kernel.workgroup_size,
@@ -624,6 +651,18 @@ impl<'a> Compiler<'a> {
                 self.reduce(op, *combine, Group::Lanes { size: *size, stride: *stride })
             }
             OpKind::WorkgroupReduce(combine) => self.reduce(op, *combine, Group::Workgroup),
+            OpKind::FragmentLabel(..) => {
+                let mut lanes = self.lanes(op.operands[0])?;
+                for lane in &mut lanes {
+                    *lane = self.settled(lane.clone(), op.operands[0])?;
+                }
+                self.define_lanes(op.results[0], lanes);
+                Ok(())
+            }
+            OpKind::FragmentLoad(fragment) => self.fragment_load(op, *fragment),
+            OpKind::FragmentStore(fragment) => self.fragment_store(op, *fragment),
+            OpKind::FragmentRepack { from, to } => self.fragment_repack(op, *from, *to),
+            OpKind::Mma(product) => self.mma(op, *product),
         }
     }
 
@@ -791,11 +830,19 @@ impl<'a> Compiler<'a> {
 
     fn reduce(&mut self, op: &IrOp, combine: Combine, group: Group) -> Result<()> {
         let ty = self.scalar_type(op.operands[0])?;
+        let whole = group == Group::Workgroup;
+        self.lost |= whole && self.many && self.kernel.items() >= FULL_GROUP;
         let mut lanes = Vec::new();
         for lane in self.lanes(op.operands[0])? {
             let from = self.reg(&lane, ty)?;
+            if whole && self.one_group {
+                let to = self.slot();
+                self.emit(Inst::Reduce { combine, ty, to: Landing::Slot(to), from, group })?;
+                lanes.push(Lane::Uniform(Word::Slot { slot: to, launch: false }));
+                continue;
+            }
             let to = self.take(ty)?;
-            self.emit(Inst::Reduce { combine, ty, to, from, group })?;
+            self.emit(Inst::Reduce { combine, ty, to: Landing::Reg(to), from, group })?;
             lanes.push(Lane::Reg(to));
         }
         self.define_lanes(op.results[0], lanes);

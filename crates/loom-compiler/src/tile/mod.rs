@@ -16,7 +16,7 @@ mod validate;
 pub use encode::{ImageError, MAX_IMAGE_BYTES};
 pub use program::*;
 
-use crate::ir::{Kernel, Parameter, Span};
+use crate::ir::{Kernel, Parameter, SourceDigest, Span};
 use crate::launch::LaunchProgram;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,8 @@ use serde::{Deserialize, Serialize};
 pub struct CpuImage {
     /// The export name.
     pub name: String,
+    /// Which kernel it is of, whatever compiled it and for what; as [`Kernel::source`].
+    pub source: SourceDigest,
     /// Launch arguments, in order.
     pub parameters: Vec<Parameter>,
     /// Computes the number of workgroups from workload arguments.
@@ -47,6 +49,7 @@ impl CpuImage {
         };
         self.program.blocks.iter().flatten().any(|inst| match inst {
             Inst::Map { to: Target::Memory(access), .. } => is_it(access.buffer),
+            Inst::FragmentStore(access) => is_it(access.buffer),
             Inst::Map { to: Target::Reg(_), .. }
             | Inst::Scalar(_)
             | Inst::LoadScalar { .. }
@@ -55,7 +58,10 @@ impl CpuImage {
             | Inst::For { .. }
             | Inst::Loop { .. }
             | Inst::Reduce { .. }
-            | Inst::Shuffle { .. } => false,
+            | Inst::Shuffle { .. }
+            | Inst::FragmentLoad(_)
+            | Inst::Mma(_)
+            | Inst::FragmentRepack(_) => false,
         })
     }
 }
@@ -77,6 +83,7 @@ pub fn compile(kernel: &Kernel) -> Result<CpuImage, Unsupported> {
     let program = compile::program(kernel)?;
     Ok(CpuImage {
         name: kernel.name.clone(),
+        source: kernel.source,
         parameters: kernel.parameters.clone(),
         launch: kernel.launch.clone(),
         program,

@@ -16,6 +16,7 @@
 //! - Not here: how a kernel becomes one (`compile`), and how it is run (`backend-cpu`).
 
 pub use crate::eval::Op;
+use crate::fragment::{Fragment, Product};
 use crate::ir::Span;
 use crate::ops::{Combine, IntPredicate, ShuffleMode};
 use crate::types::ScalarType;
@@ -208,14 +209,14 @@ pub enum Inst {
         /// For faults.
         site: SiteId,
     },
-    /// Combines the values of each group of items; every item of a group gets the result.
+    /// Combines the values of each group of items, in the order of `OpKind::SubgroupReduce`.
     Reduce {
         /// How two values combine.
         combine: Combine,
         /// Their type.
         ty: ScalarType,
-        /// Result.
-        to: Reg,
+        /// Result, for every item of a group.
+        to: Landing,
         /// The value of each item.
         from: Reg,
         /// Which items form a group.
@@ -238,6 +239,74 @@ pub enum Inst {
         /// i32: lanes per cluster.
         width: Source,
     },
+    /// Each active item reads its part of a tile.
+    FragmentLoad(Box<TileAccess>),
+    /// Each active item writes its part of a tile, those of a subgroup in ascending order.
+    FragmentStore(Box<TileAccess>),
+    /// A tile product for every subgroup that has an active item. What its other items hold afterwards is unspecified.
+    Mma(Box<TileProduct>),
+    /// The elements of one fragment laid out as another, for every subgroup that has an active item, likewise.
+    FragmentRepack(Box<Repack>),
+}
+
+/// An access to a tile, one register for each slot of an item's payload.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TileAccess {
+    /// How the tile is spread over the lanes of a subgroup.
+    pub fragment: Fragment,
+    /// Type of the elements, in memory and in the registers.
+    pub ty: ScalarType,
+    /// By slot. A slot without data is neither written nor read, and a load makes it zero.
+    pub registers: Vec<Reg>,
+    /// Index into [`Program::buffers`].
+    pub buffer: u32,
+    /// i64: byte offset of the tile's first element. The items of a subgroup share it as a rule, but need not.
+    pub origin: Source,
+    /// i64: bytes from one row to the next, and from one column to the next; likewise.
+    pub steps: [Source; 2],
+    /// For faults.
+    pub site: SiteId,
+}
+
+/// A product of two tiles added to a third.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TileProduct {
+    /// Which product.
+    pub product: Product,
+    /// Left operand: the type of its registers and one register for each vector lane.
+    pub lhs: (ScalarType, Vec<Reg>),
+    /// Right operand, likewise.
+    pub rhs: (ScalarType, Vec<Reg>),
+    /// Type of the sum.
+    pub ty: ScalarType,
+    /// What is added to, by slot.
+    pub from: Vec<Reg>,
+    /// The sum, by slot: other registers than those of the operands.
+    pub to: Vec<Reg>,
+}
+
+/// A change of layout.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Repack {
+    /// How the operand lies.
+    pub from: Fragment,
+    /// How the result lies.
+    pub to: Fragment,
+    /// Type of the elements.
+    pub ty: ScalarType,
+    /// The operand, by slot.
+    pub values: Vec<Reg>,
+    /// The result, by slot: other registers than those of the operand. Slots without data become zero.
+    pub results: Vec<Reg>,
+}
+
+/// Where a reduction leaves its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Landing {
+    /// A register: each item has that of its group.
+    Reg(Reg),
+    /// A slot, for a tile that is one group.
+    Slot(Slot),
 }
 
 /// The items that a reduction combines, in ascending order of flat id within the workgroup.

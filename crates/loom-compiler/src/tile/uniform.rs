@@ -7,7 +7,7 @@
 //! - Not here: values that vary but are affine in the item (`compile`).
 
 use crate::ir::{BlockId, Body, Op, ValueId};
-use crate::ops::{Axis, Family, IdKind, Space};
+use crate::ops::{Axis, Family, IdKind, OpKind, Space};
 
 /// What the shape of the tiles makes of the ids.
 #[derive(Clone, Copy)]
@@ -16,6 +16,8 @@ pub(super) struct Ids {
     pub group_x_varies: bool,
     /// Whether workgroups along y do.
     pub group_y_varies: bool,
+    /// Whether a tile is one workgroup: what all of it combine to is one value.
+    pub one_group: bool,
 }
 
 /// For every value whether it varies.
@@ -86,7 +88,10 @@ impl Analysis<'_> {
                 };
                 self.results(op, varies);
             }
-            Family::Exchange | Family::Meeting => self.results(op, true),
+            Family::Exchange | Family::Meeting | Family::ReadLane => {
+                let one = self.ids.one_group && matches!(op.kind, OpKind::WorkgroupReduce(_));
+                self.results(op, !one);
+            }
             Family::Branch(_) => {
                 let selector = self.is(op.operands[0]);
                 for &block in &op.blocks {
@@ -129,6 +134,7 @@ impl Analysis<'_> {
             | Family::Place
             | Family::Read
             | Family::Write
+            | Family::WriteLane
             | Family::End(_) => {
                 let varies = self.any(&op.operands);
                 self.results(op, varies);

@@ -13,6 +13,7 @@ use super::encode::ImageError;
 use super::frame::MAX_FRAME_BYTES;
 use super::program::*;
 use super::{CpuImage, compile};
+use crate::fragment::Fragment;
 use crate::ir::{self, Body, MAX_WORKGROUP_ITEMS, ParameterKind};
 use crate::launch::LaunchProgram;
 use crate::ops::{OpKind, SUBGROUP_SIZES};
@@ -87,7 +88,7 @@ impl Check<'_> {
             ));
         }
         for (what, found, least, most) in [
-            ("capacity", program.capacity, 1, MAX_WORKGROUP_ITEMS),
+            ("capacity", program.capacity, 1, compile::TILE_MAX),
             ("frame_bytes", program.frame_bytes, 0, MAX_FRAME_BYTES),
             ("slots", program.slots, 0, MAX_SLOTS),
         ] {
@@ -213,7 +214,10 @@ impl Check<'_> {
                 self.site(*site)
             }
             Inst::Reduce { combine: _, ty, to, from, group } => {
-                self.reg(*to, *ty)?;
+                match to {
+                    Landing::Reg(to) => self.reg(*to, *ty)?,
+                    Landing::Slot(to) => self.slot(*to)?,
+                }
                 self.reg(*from, *ty)?;
                 let Group::Lanes { size, stride } = *group else {
                     return Ok(());
@@ -233,6 +237,73 @@ impl Check<'_> {
                 self.source(offset, ScalarType::I32)?;
                 self.source(width, ScalarType::I32)
             }
+            Inst::FragmentLoad(access) | Inst::FragmentStore(access) => self.tile_access(access),
+            Inst::Mma(inst) => self.tile_product(inst),
+            Inst::FragmentRepack(repack) => {
+                self.payload(repack.from, repack.ty, &repack.values)?;
+                self.payload(repack.to, repack.ty, &repack.results)?;
+                let (from, to) = (repack.from, repack.to);
+                if (from.rows, from.columns, from.lanes) != (to.rows, to.columns, to.lanes) {
+                    return Err(wrong("program", format!("{from:?} repacked as {to:?}")));
+                }
+                self.apart(&repack.results, &repack.values)
+            }
+        }
+    }
+
+    /// A fragment that can be laid out in the subgroups of this program, with a register for each slot.
+    fn payload(&self, fragment: Fragment, ty: ScalarType, registers: &[Reg]) -> Valid {
+        if !fragment.is_valid() {
+            return Err(wrong("program", format!("{fragment:?}")));
+        }
+        if registers.len() != fragment.slots() as usize || ty.bits() < 8 {
+            return Err(wrong("program", format!("{} registers of {ty} for {fragment:?}", registers.len())));
+        }
+        registers.iter().try_for_each(|&reg| self.reg(reg, ty))
+    }
+
+    fn tile_access(&self, access: &TileAccess) -> Valid {
+        self.payload(access.fragment, access.ty, &access.registers)?;
+        self.buffer(access.buffer, access.site)?;
+        let [rows, columns] = &access.steps;
+        for source in [&access.origin, rows, columns] {
+            if matches!(source, Source::Memory(_)) {
+                return Err(wrong("program", "a tile's place read by its access"));
+            }
+            self.source(source, ScalarType::I64)?;
+        }
+        Ok(())
+    }
+
+    fn tile_product(&self, inst: &TileProduct) -> Valid {
+        let product = &inst.product;
+        self.payload(product.sum, inst.ty, &inst.from)?;
+        self.payload(product.sum, inst.ty, &inst.to)?;
+        if !product.sum.role.is_accumulator() || product.check(inst.ty).is_err() {
+            return Err(wrong("program", format!("{product:?} into {}", inst.ty)));
+        }
+        let operands =
+            [(product.lhs_fragment(), product.lhs, &inst.lhs), (product.rhs_fragment(), product.rhs, &inst.rhs)];
+        for (fragment, format, (ty, registers)) in operands {
+            let carrier = ty.is_integer() && ty.bits() >= format.bits() || format.float() == Some(*ty);
+            let bits = registers.len() as u64 * u64::from(ty.bits());
+            if !fragment.is_valid() || !carrier || bits != u64::from(fragment.slots() * format.bits()) {
+                return Err(wrong(
+                    "program",
+                    format!("{} registers of {ty} for {fragment:?} of {format:?}", registers.len()),
+                ));
+            }
+            registers.iter().try_for_each(|&reg| self.reg(reg, *ty))?;
+            self.apart(&inst.to, registers)?;
+        }
+        self.apart(&inst.to, &inst.from)
+    }
+
+    /// No result is an operand too: results are written while operands are read.
+    fn apart(&self, results: &[Reg], operands: &[Reg]) -> Valid {
+        match results.iter().find(|result| operands.contains(result)) {
+            Some(Reg(at)) => Err(wrong("program", format!("a tile's result in its operand, at byte {at}"))),
+            None => Ok(()),
         }
     }
 }
@@ -248,7 +319,11 @@ fn blocks(inst: &Inst) -> [Option<Block>; 2] {
         | Inst::Map { .. }
         | Inst::Spread { .. }
         | Inst::Reduce { .. }
-        | Inst::Shuffle { .. } => [None; 2],
+        | Inst::Shuffle { .. }
+        | Inst::FragmentLoad(_)
+        | Inst::FragmentStore(_)
+        | Inst::Mma(_)
+        | Inst::FragmentRepack(_) => [None; 2],
     }
 }
 

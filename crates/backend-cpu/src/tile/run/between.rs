@@ -1,119 +1,80 @@
 //! What items of a tile tell each other: reductions and shuffles.
 //!
 //! - Whoever meets lies in one tile whole, so that meeting is reading each other's registers.
-//! - A reduction combines in ascending item order.
+//! - A reduction has one order, whatever the tiles: a group without gaps takes the vector loops, any other the same by hand.
 
-use loom_compiler::math;
-use loom_compiler::ops::{Combine, ShuffleMode};
-use loom_compiler::tile::{Group, Op, Reg, Shape};
+use loom_compiler::ops::{Combine, REDUCTION_CHAINS, ShuffleMode};
+use loom_compiler::tile::{Group, Landing, Op, Reg, Shape};
 use loom_compiler::types::ScalarType;
 
 use super::super::kernels::{Operand, bits, set_bits};
 use super::{Exec, Run};
 
 impl Run<'_> {
+    /// Combines each group's values in the order of `OpKind::SubgroupReduce`, and gives every item of the group the result;
+    /// with a slot to fill, the tile is one group.
     pub(super) unsafe fn reduce(
         &mut self,
         combine: Combine,
         ty: ScalarType,
-        to: Reg,
+        to: Landing,
         from: Reg,
         group: Group,
         exec: Exec,
     ) {
+        // A workgroup is a segment, or the whole tile.
+        let workgroup = if self.program.shape == Shape::Groups { self.width } else { exec.hi };
+        let subgroup_size = self.program.subgroup_size as usize;
         // SAFETY: for all of it, registers hold the tile's items.
-        unsafe {
-            let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0));
-            let (from32, to32) = (from.cast::<f32>(), to.cast::<f32>());
-            macro_rules! floats {
-                ($f:expr) => {
-                    self.groups(group, exec, |i| from32.add(i).read(), $f, |i, value| to32.add(i).write(value))
+        let from = unsafe { self.element(from, ty, 0) };
+        let to = match to {
+            Landing::Reg(reg) => unsafe { self.element(reg, ty, 0) },
+            Landing::Slot(slot) => {
+                let items = (exec.lo..exec.hi, 1);
+                let all = exec.mask.is_null() && exec.lo == 0;
+                let value = if all && exec.hi > 0 {
+                    // SAFETY: as above.
+                    Some(unsafe { (self.loops.fold)(combine, ty, from, exec.hi) })
+                } else {
+                    self.combined(combine, ty, from, items.0, 0, items.1, exec)
                 };
-            }
-            match (combine, ty) {
-                (Combine::AddF, ScalarType::F32) => floats!(|a: f32, b: f32| a + b),
-                (Combine::MulF, ScalarType::F32) => floats!(|a: f32, b: f32| a * b),
-                (Combine::MaxNumF, ScalarType::F32) => floats!(math::maxnum),
-                (Combine::MinNumF, ScalarType::F32) => floats!(math::minnum),
-                (Combine::MaximumF, ScalarType::F32) => floats!(math::maximum),
-                (Combine::MinimumF, ScalarType::F32) => floats!(math::minimum),
-                _ => {
-                    let op = Op::Binary(combine.binary(), ty);
-                    self.groups(
-                        group,
-                        exec,
-                        |i| bits(ty, from, i),
-                        |a, b| op.evaluate([a, b, 0]),
-                        |i, value| set_bits(ty, to, i, value),
-                    );
+                if let Some(value) = value {
+                    self.slots[slot.0 as usize] = value;
                 }
-            }
-        }
-    }
-
-    /// Combines each group's values, ascending, and gives every item of the group the result.
-    #[inline(always)]
-    fn groups<T: Copy>(
-        &self,
-        group: Group,
-        exec: Exec,
-        get: impl Fn(usize) -> T,
-        combine: impl Fn(T, T) -> T,
-        set: impl Fn(usize, T),
-    ) {
-        // SAFETY: the mask covers the tile.
-        let on = |i: usize| exec.mask.is_null() || unsafe { *exec.mask.add(i) } != 0;
-        let each = |start: usize, end: usize, stride: usize| {
-            let items = || (start..end.min(exec.hi)).step_by(stride).skip_while(|&i| i < exec.lo);
-            let mut sum = None;
-            for i in items() {
-                if on(i) {
-                    let value = get(i);
-                    sum = Some(sum.map_or(value, |sum| combine(sum, value)));
-                }
-            }
-            if let Some(sum) = sum {
-                for i in items() {
-                    set(i, sum);
-                }
+                return;
             }
         };
-        // Whole groups side by side: several chains at a time, since each waits for its own last addition only.
-        const CHAINS: usize = 4;
-        let subgroup_size = self.program.subgroup_size as usize;
+        // Whole groups side by side.
         let whole = match group {
-            Group::Workgroup => Some(if self.program.shape == Shape::Groups { self.width } else { exec.hi }),
+            Group::Workgroup => Some(workgroup),
             Group::Lanes { size, stride: 1 } if self.width.is_multiple_of(subgroup_size) => Some(size as usize),
             Group::Lanes { .. } => None,
         };
         if let (Some(length), true, 0) = (whole, exec.mask.is_null(), exec.lo)
             && exec.hi.is_multiple_of(length)
         {
-            let mut start = 0;
-            while start < exec.hi {
-                let chains = ((exec.hi - start) / length).min(CHAINS);
-                // A chain too many reads what the first reads.
-                let firsts: [usize; CHAINS] = std::array::from_fn(|c| start + if c < chains { c * length } else { 0 });
-                let mut sums = firsts.map(&get);
-                for i in 1..length {
-                    for c in 0..CHAINS {
-                        sums[c] = combine(sums[c], get(firsts[c] + i));
-                    }
+            for start in (0..exec.hi).step_by(length) {
+                let at = start * ty.bytes() as usize;
+                // SAFETY: as above; a value is little-endian at its own address.
+                unsafe {
+                    let value = (self.loops.fold)(combine, ty, from.add(at), length);
+                    let every = Operand { at: (&raw const value).cast(), each: false };
+                    (self.loops.map)(Op::Move(ty), to.add(at), [every; 3], length);
                 }
-                for (first, sum) in firsts.into_iter().zip(sums).take(chains) {
-                    for i in first..first + length {
-                        set(i, sum);
-                    }
-                }
-                start += chains * length;
             }
             return;
         }
-        // A workgroup is a segment, or the whole tile.
-        let length = if self.program.shape == Shape::Groups { self.width } else { exec.hi };
-        let mut start = 0;
-        while start < exec.hi {
-            let end = start + length;
+        let each = |first: usize, end: usize, stride: usize| {
+            let items = first..end.min(exec.hi);
+            if let Some(value) = self.combined(combine, ty, from, items.clone(), first, stride, exec) {
+                for i in items.step_by(stride) {
+                    // SAFETY: as above.
+                    unsafe { set_bits(ty, to, i, value) };
+                }
+            }
+        };
+        for start in (0..exec.hi).step_by(workgroup.max(1)) {
+            let end = start + workgroup;
             match group {
                 Group::Workgroup => each(start, end, 1),
                 Group::Lanes { size, stride } => {
@@ -128,8 +89,42 @@ impl Run<'_> {
                     }
                 }
             }
-            start = end;
         }
+    }
+
+    /// The values of the active ones of `items`, every `stride`th, the group's position 0 being item `first`; `None` if
+    /// there are none.
+    #[allow(clippy::too_many_arguments, reason = "a group, and whose values")]
+    fn combined(
+        &self,
+        combine: Combine,
+        ty: ScalarType,
+        from: *const u8,
+        items: std::ops::Range<usize>,
+        first: usize,
+        stride: usize,
+        exec: Exec,
+    ) -> Option<u64> {
+        let op = Op::Binary(combine.binary(), ty);
+        let either = |a: Option<u64>, b: Option<u64>| match (a, b) {
+            (Some(a), Some(b)) => Some(op.evaluate([a, b, 0])),
+            (one, None) | (None, one) => one,
+        };
+        let mut sums = [None; REDUCTION_CHAINS];
+        for i in items.step_by(stride).skip_while(|&i| i < exec.lo) {
+            // SAFETY: the mask and the register cover the tile.
+            let value = unsafe { (exec.mask.is_null() || *exec.mask.add(i) != 0).then(|| bits(ty, from, i)) };
+            let chain = (i - first) / stride % REDUCTION_CHAINS;
+            sums[chain] = either(sums[chain], value);
+        }
+        let mut width = REDUCTION_CHAINS / 2;
+        while width > 0 {
+            for c in 0..width {
+                sums[c] = either(sums[c], sums[c + width]);
+            }
+            width /= 2;
+        }
+        sums[0]
     }
 
     pub(super) unsafe fn shuffle(
@@ -146,6 +141,15 @@ impl Run<'_> {
         unsafe {
             let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0));
             let valid = self.element(valid, ScalarType::I1, 0);
+            let uniform = |operand: Operand| (!operand.each).then(|| bits(ScalarType::I32, operand.at, 0) as u32);
+            let dense = exec.mask.is_null() && exec.lo == 0 && exec.hi.is_multiple_of(32) && length.is_multiple_of(32);
+            if let (ShuffleMode::Xor, true, Some(distance), Some(32)) = (mode, dense, uniform(offset), uniform(width))
+                && distance < 32
+            {
+                (self.loops.swap)(ty.bytes(), to, from, exec.hi, distance as usize);
+                valid.write_bytes(1, exec.hi);
+                return;
+            }
             let number = |operand: Operand, i: usize| {
                 bits(ScalarType::I32, operand.at, if operand.each { i - exec.lo } else { 0 }) as u32
             };

@@ -30,6 +30,9 @@ pub const LOSE: u64 = ORDERS + 3;
 /// The turn does not even start. For a model with slots.
 pub const BALK: u64 = ORDERS + 4;
 
+/// A test that fails while it holds the model must not hang as well.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// What a fresh stream starts from.
 pub const INITIAL: u64 = 7;
 
@@ -63,12 +66,16 @@ pub struct Seen {
     pub identity: Option<u8>,
     /// What it does when a row is read or written for a snapshot.
     pub rows: RowAccess,
+    /// Rows it was asked to read or write.
+    pub accesses: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum RowAccess {
     #[default]
     Works,
+    /// While the model is held.
+    Waits,
     Fails,
     Panics,
     Loses,
@@ -87,6 +94,14 @@ impl Control {
     pub fn let_go(&self) {
         self.seen().is_held = false;
         self.0.1.notify_all();
+    }
+
+    /// Waits until the model was asked for `n` rows.
+    pub fn wait_for_accesses(&self, n: usize) {
+        let mut seen = self.seen();
+        while seen.accesses < n {
+            seen = self.0.1.wait(seen).unwrap();
+        }
     }
 
     /// Waits until `n` turns have begun.
@@ -162,9 +177,7 @@ impl LanedModel for Double {
         let mut seen = self.control.seen();
         seen.turns.push(xs.clone());
         self.control.0.1.notify_all();
-        // A test that fails while it holds us must not hang as well.
-        let patience = Duration::from_secs(20);
-        drop(self.control.0.1.wait_timeout_while(seen, patience, |seen| seen.is_held).unwrap());
+        drop(self.control.0.1.wait_timeout_while(seen, PATIENCE, |seen| seen.is_held).unwrap());
         let initial = self.capacity.initial_row();
         let mut written: Vec<_> = seats.iter().map(|seat| seat.write).collect();
         written.sort();
@@ -226,9 +239,17 @@ impl LanedModel for Double {
 
 impl Double {
     fn row_access(&self, what: &str) -> Result<(), DeviceError> {
-        let access = self.control.seen().rows;
+        let mut seen = self.control.seen();
+        seen.accesses += 1;
+        let access = seen.rows;
+        if access == RowAccess::Waits {
+            self.control.0.1.notify_all();
+            drop(self.control.0.1.wait_timeout_while(seen, PATIENCE, |seen| seen.is_held).unwrap());
+        } else {
+            drop(seen);
+        }
         match access {
-            RowAccess::Works => Ok(()),
+            RowAccess::Works | RowAccess::Waits => Ok(()),
             RowAccess::Fails => Err(DeviceError::Fault { at: what.into(), what: "told to fail".into() }),
             RowAccess::Loses => Err(DeviceError::Lost("unplugged".into())),
             RowAccess::Panics => panic!("told to panic in a {what}"),

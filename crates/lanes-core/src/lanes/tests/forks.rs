@@ -689,6 +689,43 @@ fn a_model_that_panics_over_its_rows_closes_and_one_that_fails_does_not() {
     assert!(matches!(runnable.spawn_blocking(), Err(StreamError::Closed(_))));
 }
 
+/// A restore takes as long as the device does. Whoever polls it meanwhile is not held up, and whoever gives it up leaves
+/// the lane free, and alone whoever is.
+#[test]
+fn a_restore_that_takes_long_holds_up_nobody_who_polls() {
+    let (builder, control) = builder();
+    control.seen().identity = Some(1);
+    let runnable = builder.lanes(2).build().unwrap();
+    let stream = runnable.spawn_blocking().unwrap();
+    stream.call_blocking(&x(&1)).unwrap();
+    let bytes = stream.snapshot_blocking().unwrap();
+    for given_up in [false, true] {
+        control.hold();
+        control.seen().rows = RowAccess::Waits;
+        let before = control.seen().accesses;
+        let mut restore = runnable.restore(&bytes);
+        control.wait_for_accesses(before + 1);
+        assert!(poll(&mut restore).is_pending());
+        assert!(control.seen().is_held, "it is still being restored");
+        if given_up {
+            drop(restore);
+            assert_eq!(runnable.stats().lanes_taken, 1);
+            control.let_go();
+            let (fresh, handoffs) = (runnable.spawn_blocking().unwrap(), runnable.stats().handoffs);
+            assert_eq!((fresh.lane().index(), fresh.position()), (1, 0), "the lane was not kept");
+            assert_eq!(y(fresh.call_blocking(&x(&3))).unwrap(), next(INITIAL, 3));
+            drop(fresh);
+            assert_eq!(y(stream.call_blocking(&x(&2))).unwrap(), alone(&[1, 2])[1]);
+            assert_eq!(runnable.stats().handoffs, handoffs + 1, "alone again, it needs no worker");
+        } else {
+            control.let_go();
+            let restored = wait(restore).unwrap();
+            assert_eq!((restored.lane().index(), restored.position()), (1, 1));
+            assert_eq!(y(restored.call_blocking(&x(&2))).unwrap(), alone(&[1, 2])[1]);
+        }
+    }
+}
+
 #[test]
 fn a_caller_alone_operates_on_its_own_thread() {
     let (builder, control) = builder();

@@ -279,7 +279,7 @@ fn a_lane_passed_on_refuses_its_earlier_holder() {
     assert!(matches!(stale, StreamError::Stale { lane } if lane == lease.lane), "{stale}");
     assert_eq!(hand.turns().len(), 1, "no turn ran for it");
     // Its late release does not free the successor's lane either.
-    hand.shared.releases.leased();
+    hand.shared.releases.leased(successor);
     drop(stream);
     assert!(matches!(hand.spawn(), Err(StreamError::Full { asked: 1, free: 0, lanes: 1 })));
     hand.shared.releases.release(successor);
@@ -391,7 +391,7 @@ fn a_late_release_does_not_hide_the_next_holders() {
     let hand = by_hand(1, 1);
     let stream = hand.spawn().unwrap();
     let successor = lock(&hand.shared.engine).pass_on(stream.handle.cell.lease);
-    hand.shared.releases.leased();
+    hand.shared.releases.leased(successor);
     hand.shared.releases.release(successor);
     drop(stream);
     assert!(hand.spawn().is_ok());

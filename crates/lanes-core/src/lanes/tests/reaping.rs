@@ -2,10 +2,10 @@
 
 use super::super::error::{Closed, InputError, StreamError};
 use super::double::*;
+use lanes_tests::tasks::Woken;
 use proptest::prelude::*;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 proptest! {
@@ -70,24 +70,18 @@ fn what_is_submitted_together_shares_a_turn() {
 
 #[test]
 fn a_turn_wakes_a_reaper_once() {
-    struct Counts(AtomicU64);
-    impl Wake for Counts {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
     let hand = ByHand::new(super::super::knobs::Asked { lanes: Some(4), ..Default::default() }, false);
     let streams: Vec<_> = (0..4).map(|_| hand.spawn().unwrap()).collect();
     let mut reaper = super::super::Reaper::new(&hand.shared);
     for (tag, stream) in streams.iter().enumerate() {
         reaper.submit(stream, tag as u64, &x(&1)).unwrap();
     }
-    let counts = Arc::new(Counts(AtomicU64::new(0)));
+    let counts = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&counts));
     let mut cx = Context::from_waker(&waker);
     assert!(reaper.poll_next(&mut cx).is_pending());
     hand.step();
-    assert_eq!(counts.0.load(Ordering::SeqCst), 1);
+    assert_eq!(counts.count(), 1);
     for tag in 0..4 {
         assert_eq!(now(std::pin::pin!(reaper.next_async())).unwrap().tag, tag);
     }

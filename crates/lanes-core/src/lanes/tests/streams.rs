@@ -5,8 +5,8 @@ use super::super::{Capacity, LanedModel, LanesBuilder, Refusal, SeatRows, Value}
 use super::double::*;
 use crate::device::DeviceError;
 use crate::{DType, Signature};
+use lanes_tests::tasks::Woken;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -370,38 +370,132 @@ fn outputs_are_read_as_their_own_type_only() {
     assert_eq!((outputs.len(), outputs.ports()[0].name.as_str()), (1, "y"));
 }
 
-/// A model that does not prepare, or offers too little staging.
-struct Broken(Signature, Option<DeviceError>);
+/// Where a [`Broken`] model breaks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Breaks {
+    Never,
+    SlotsMax,
+    Prepare,
+    Signature,
+    InputMut,
+    DeviceBytes,
+    /// In all of them, and again when it is dropped.
+    Drop,
+    /// After so many turns it offers fewer bytes for its input than a seat takes.
+    InputsAfter(usize),
+    /// The same for its output.
+    OutputsAfter(usize),
+}
+
+/// A model that does not prepare, offers too little staging, or panics.
+struct Broken {
+    model: Double,
+    breaks: Breaks,
+    prepare: Option<DeviceError>,
+    turns: usize,
+}
+
+impl Broken {
+    fn new(breaks: Breaks) -> Self {
+        Self { model: Double::new(&Control::default(), false), breaks, prepare: None, turns: 0 }
+    }
+
+    fn at(&self, at: Breaks) {
+        let breaks = self.breaks == at || self.breaks == Breaks::Drop && at == Breaks::Prepare;
+        assert!(!breaks, "broken at {at:?}");
+    }
+}
 
 impl LanedModel for Broken {
     fn signature(&self) -> &Signature {
-        &self.0
+        self.at(Breaks::Signature);
+        self.model.signature()
     }
-    fn prepare(&mut self, _: Capacity) -> Result<(), DeviceError> {
-        self.1.take().map_or(Ok(()), Err)
+    fn slots_max(&self) -> usize {
+        self.at(Breaks::SlotsMax);
+        1
     }
-    fn input_mut(&mut self, _: usize) -> &mut [u8] {
-        &mut []
+    fn prepare(&mut self, capacity: Capacity) -> Result<(), DeviceError> {
+        self.at(Breaks::Prepare);
+        self.prepare.take().map_or(Ok(()), Err)?;
+        self.model.prepare(capacity)
     }
-    fn run(&mut self, _: &[SeatRows], _: &mut Vec<Refusal>) -> Result<(), DeviceError> {
-        unreachable!("it was never built")
+    fn input_mut(&mut self, port: usize) -> &mut [u8] {
+        self.at(Breaks::InputMut);
+        let is_short = self.breaks == Breaks::InputsAfter(self.turns);
+        let staging = self.model.input_mut(port);
+        let bytes = if is_short { 7 } else { staging.len() };
+        &mut staging[..bytes]
     }
-    fn output(&self, _: usize) -> &[u8] {
-        &[]
+    fn run(&mut self, seats: &[SeatRows], refused: &mut Vec<Refusal>) -> Result<(), DeviceError> {
+        self.turns += 1;
+        self.model.run(seats, refused)
+    }
+    fn output(&self, port: usize) -> &[u8] {
+        let staging = self.model.output(port);
+        if self.breaks == Breaks::OutputsAfter(self.turns) { &staging[..7] } else { staging }
     }
     fn device_bytes(&self) -> u64 {
-        0
+        self.at(Breaks::DeviceBytes);
+        self.model.device_bytes()
+    }
+}
+
+impl Drop for Broken {
+    fn drop(&mut self) {
+        if self.breaks == Breaks::Drop {
+            panic!("broken when dropped");
+        }
     }
 }
 
 #[test]
 fn a_model_that_does_not_prepare_is_not_built() {
-    let signature = Double::new(&Control::default(), false).signature().clone();
     let memory = DeviceError::OutOfMemory { what: "rows".into(), asked: 9 };
-    let error = LanesBuilder::new(Broken(signature.clone(), Some(memory))).lanes(3).max_seats(2).build().unwrap_err();
+    let mut model = Broken::new(Breaks::Never);
+    model.prepare = Some(memory);
+    let error = LanesBuilder::new(model).lanes(3).max_seats(2).build().unwrap_err();
     assert!(matches!(error, BuildError::Prepare { lanes: 3, max_seats: 2, source: DeviceError::OutOfMemory { .. } }));
-    let error = LanesBuilder::new(Broken(signature, None)).lanes(3).max_seats(2).build().unwrap_err();
-    assert_eq!(error.to_string(), "model double: input x has 0 bytes of staging, and 16 are needed");
+    let error = LanesBuilder::new(Broken::new(Breaks::InputsAfter(0))).lanes(3).max_seats(2).build().unwrap_err();
+    assert_eq!(error.to_string(), "model double: input x has 7 bytes of staging, and 16 are needed");
+}
+
+#[test]
+fn a_model_that_panics_while_it_is_prepared_is_an_error() {
+    use Breaks::{DeviceBytes, Drop, InputMut, Prepare, Signature, SlotsMax};
+    for breaks in [SlotsMax, Prepare, Signature, InputMut, DeviceBytes, Drop] {
+        let error = LanesBuilder::new(Broken::new(breaks)).lanes(1).build().unwrap_err();
+        assert!(matches!(error, BuildError::Panicked(_)), "{breaks:?}: {error}");
+        // What it says when it is dropped comes after what it said first.
+        let at = if breaks == Drop { Prepare } else { breaks };
+        assert_eq!(error.to_string(), format!("the model panicked: broken at {at:?}"));
+    }
+    LanesBuilder::new(Broken::new(Breaks::Never)).lanes(1).build().unwrap();
+}
+
+/// Staging had room when the model was built. A turn that finds less fails in words, and the lanes are as they were.
+#[test]
+fn a_model_whose_staging_shrinks_fails_the_turn() {
+    for (breaks, what, failed) in [
+        (Breaks::InputsAfter(2), "input x has 7 bytes, and 8 are needed", 2),
+        (Breaks::OutputsAfter(3), "output y has 7 bytes, and 8 are needed", 1),
+    ] {
+        let runnable = LanesBuilder::new(Broken::new(breaks)).lanes(1).build().unwrap();
+        let stream = runnable.spawn_blocking().unwrap();
+        for (at, expected) in alone(&[1, 2]).into_iter().enumerate() {
+            assert_eq!(y(stream.call_blocking(&x(&(at as u64 + 1)))).unwrap(), expected);
+        }
+        // On the caller's thread and on the worker's; a model that runs no turn stays short.
+        for at in 0..failed {
+            let call = if at == 0 { stream.call_blocking(&x(&3)) } else { wait(stream.call(&x(&3))) };
+            let Err(StreamError::Failed(error)) = call else { panic!("{breaks:?}: {call:?}") };
+            assert_eq!(error.to_string(), format!("fault in model double: {what}"));
+        }
+        assert_eq!(stream.position(), 2);
+        if failed == 1 {
+            assert_eq!(y(stream.call_blocking(&x(&4))).unwrap(), alone(&[1, 2, 4])[2], "no step was lost or added");
+        }
+    }
 }
 
 /// Adds up what it is told, by metric and label.
@@ -546,26 +640,20 @@ fn a_lingering_turn_waits_for_nobody_who_has_gone() {
 
 #[test]
 fn a_woken_future_is_woken_once_it_is_ready() {
-    struct Counts(AtomicU64);
-    impl Wake for Counts {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
     let (builder, control) = builder();
     let runnable = builder.lanes(1).build().unwrap();
     let stream = runnable.spawn_blocking().unwrap();
     control.hold();
     let mut call = stream.call(&x(&1));
-    let counts = [Arc::new(Counts(AtomicU64::new(0))), Arc::new(Counts(AtomicU64::new(0)))];
+    let counts = [Arc::new(Woken::default()), Arc::new(Woken::default())];
     for count in &counts {
         let waker = Waker::from(Arc::clone(count));
         assert!(std::pin::pin!(&mut call).poll(&mut Context::from_waker(&waker)).is_pending());
     }
     control.let_go();
-    while counts[1].0.load(Ordering::SeqCst) == 0 {
+    while counts[1].count() == 0 {
         std::thread::sleep(Duration::from_micros(20));
     }
     assert_eq!(y(now(call)).unwrap(), next(INITIAL, 1));
-    assert_eq!(counts.map(|count| count.0.load(Ordering::SeqCst)), [0, 1], "the latest waker counts");
+    assert_eq!(counts.map(|count| count.count()), [0, 1], "the latest waker counts");
 }

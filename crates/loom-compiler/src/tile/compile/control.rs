@@ -415,7 +415,12 @@ impl Compiler<'_> {
                 op.operands.contains(&argument)
                     && matches!(
                         op.kind,
-                        OpKind::Splat | OpKind::FromElements | OpKind::Extract | OpKind::Insert | OpKind::Lanes(_)
+                        OpKind::Splat
+                            | OpKind::FromElements
+                            | OpKind::Extract
+                            | OpKind::Insert
+                            | OpKind::Lanes(_)
+                            | OpKind::FragmentLabel(..)
                     )
             });
             let once = terminator.operands.iter().filter(|&&value| value == yielded).count() == 1;

@@ -37,7 +37,11 @@ impl Traits {
                     | IdKind::WorkItem(Axis::Y | Axis::Z)
                     | IdKind::WorkGroupCount(_) => {}
                 },
-                Family::Exchange | Family::Meeting | Family::Scratch(Space::Workgroup) => traits.meets = true,
+                Family::Exchange
+                | Family::Meeting
+                | Family::ReadLane
+                | Family::WriteLane
+                | Family::Scratch(Space::Workgroup) => traits.meets = true,
                 Family::Scratch(Space::Private)
                 | Family::Constant(_)
                 | Family::Element(_)
@@ -66,7 +70,12 @@ impl Traits {
     pub(super) fn clip(&self, body: &Body) -> Option<(usize, ValueId, bool)> {
         let ops = &body.block(Body::ENTRY).ops;
         let (at, guard) = ops.iter().enumerate().find(|(_, op)| !op.blocks.is_empty())?;
-        let harmless = |kind: &OpKind| !matches!(kind.family(), Family::Read | Family::Write | Family::Meeting);
+        let harmless = |kind: &OpKind| {
+            !matches!(
+                kind.family(),
+                Family::Read | Family::Write | Family::ReadLane | Family::WriteLane | Family::Meeting
+            )
+        };
         let alone = ops.iter().enumerate().all(|(other, op)| other == at || op.blocks.is_empty() && harmless(&op.kind));
         let nothing_else = guard.blocks.get(1).is_none_or(|&block| body.block(block).ops.len() <= 1);
         if guard.kind != OpKind::If || !guard.results.is_empty() || !alone || !nothing_else {
