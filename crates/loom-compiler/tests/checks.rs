@@ -130,6 +130,8 @@ fn uniform_takes_both_ends_of_integers_and_only_the_lower_of_floats() {
     let mut again = Uniform::new(3);
     again.bits();
     assert_eq!(again.bits(), second);
+    // The full range is the output itself.
+    assert_eq!(Uniform::new(3).integer(i64::MIN, i64::MAX) as u64, Uniform::new(3).bits());
     let mut generator = Uniform::new(4);
     let units: Vec<f64> = (0..2000).map(|_| generator.float(2.0, 3.0)).collect();
     assert!(units.iter().all(|unit| (2.0..3.0).contains(unit)));
