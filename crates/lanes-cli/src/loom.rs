@@ -1,7 +1,8 @@
 //! `lanes loom`: Loom files checked, formatted, compiled, tested and timed.
 //!
 //! - FILE is a file of UTF-8, or `-` for standard input. A folder is refused: a shell knows better which of its files are
-//!   meant. Each file is a module of its own.
+//!   meant. `check` and `compile` link files that are named together: each is a root, the others are libraries that it takes
+//!   what it declares from.
 //! - All files are looked at, whatever is wrong with some. A file that cannot be read or has errors is wrong input: exit 2.
 //! - What is wrong in a text goes to stderr with the line and a caret, and into the object that `--json` prints.
 //! - `fmt` replaces a file by renaming, and leaves alone what is formatted already: who reads a file sees all of one text.
@@ -14,7 +15,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use lanes::compile::{ArgumentLayout, LaunchArgument, Passed};
 use lanes::loom::launch::Geometry;
 use lanes::loom::tile::Buffer;
-use lanes::loom::{CpuImage, Diagnostics, MAX_SOURCE_BYTES, Module, VERSION, compile_cpu};
+use lanes::loom::{CpuImage, Diagnostics, MAX_SOURCE_BYTES, Module, VERSION};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -68,9 +69,9 @@ struct FmtArgs {
 #[derive(Debug, Args)]
 #[expect(rustdoc::broken_intra_doc_links, reason = "brackets are the contract's notation, shown by --help")]
 struct CompileArgs {
-    /// A Loom file; - is standard input
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    /// Loom files; - is standard input. The first that has the kernel is linked with what it uses of the others
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
     /// The kernel, by its symbol or export name
     #[arg(long, value_name = "SYM")]
     kernel: String,
@@ -136,7 +137,14 @@ impl Wrong {
             Self::Text(errors) => errors
                 .items
                 .iter()
-                .map(|error| json!({"line": error.line, "column": error.column, "message": error.message}))
+                .map(|error| {
+                    let mut row = json!({"line": error.line, "column": error.column, "message": error.message});
+                    // What is reached in a library is wrong there.
+                    if error.file != errors.name {
+                        row["file"] = error.file.as_str().into();
+                    }
+                    row
+                })
                 .collect(),
         }
     }
@@ -184,9 +192,14 @@ fn check(args: &CheckArgs) -> CliResult {
     let mut rows = Vec::new();
     let mut lines = Vec::new();
     let mut wrong = 0;
-    for path in &args.files {
-        let name = name_of(path);
-        let checked = read(path).map(|text| Module::check(&name, &text));
+    let texts: Vec<(String, Result<String, Wrong>)> =
+        args.files.iter().map(|path| (name_of(path), read(path))).collect();
+    let parse = |(name, text): &(String, Result<String, Wrong>)| Module::parse(name, text.as_ref().ok()?).ok();
+    let modules: Vec<Option<Module>> = if texts.len() > 1 { texts.iter().map(parse).collect() } else { vec![None] };
+    for (at, (name, text)) in texts.into_iter().enumerate() {
+        let others = modules.iter().enumerate().filter(|(other, _)| *other != at);
+        let libraries: Vec<&Module> = others.filter_map(|(_, module)| module.as_ref()).collect();
+        let checked = text.map(|text| Module::check_linked(&name, &text, &libraries));
         let (kernels, why) = match checked {
             Ok((kernels, Ok(()))) => (kernels.len(), None),
             Ok((kernels, Err(errors))) => (kernels.len(), Some(Wrong::Text(errors))),
@@ -297,22 +310,30 @@ fn compile(args: &CompileArgs) -> CliResult {
         let target = &args.target;
         return Err(CliError::usage(format!("--target {target}: compiling for it is not written yet; cpu is")));
     }
-    let name = name_of(&args.file);
     let mut config = BTreeMap::new();
     for (key, value) in &args.config {
         if config.insert(key.clone(), value.clone()).is_some() {
             return Err(CliError::usage(format!("--config {key}={value}: `{key}` is bound twice")));
         }
     }
-    let refused = |why: Wrong| match why {
+    let refused = |name: &str, why: Wrong| match why {
         Wrong::File(why) => CliError::usage(why),
         Wrong::Text(_) => {
             why.say();
             CliError::usage(format!("loom compile: kernel `{}` of {name} does not compile", args.kernel))
         }
     };
-    let text = read(&args.file).map_err(refused)?;
-    let image = compile_cpu(&name, &text, &args.kernel, &config).map_err(|errors| refused(Wrong::Text(errors)))?;
+    let mut modules = Vec::new();
+    for path in &args.files {
+        let name = name_of(path);
+        let parsed = read(path).and_then(|text| Module::parse(&name, &text).map_err(Wrong::Text));
+        modules.push((parsed.map_err(|why| refused(&name, why))?, name));
+    }
+    let root = modules.iter().position(|(module, _)| module.has_kernel(&args.kernel)).unwrap_or(0);
+    let (module, name) = modules.swap_remove(root);
+    let libraries: Vec<&Module> = modules.iter().map(|(module, _)| module).collect();
+    let image = module.link(&libraries).and_then(|linked| linked.compile_cpu(&args.kernel, &config));
+    let image = image.map_err(|errors| refused(&name, Wrong::Text(errors)))?;
     let geometry = geometry(&image, &args.launch)?;
     let bytes = image.encode().map_err(|why| CliError::failed(format!("kernel `{}`: {why}", args.kernel)))?;
     if let Some(path) = &args.out {

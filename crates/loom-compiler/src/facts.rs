@@ -143,7 +143,9 @@ pub(crate) fn derive(kind: &OpKind, operands: &[(Facts, &Type)], ty: &Type) -> F
             }
             _ => None,
         },
-        OpKind::Convert(op) => operands.first().and_then(|(facts, from)| Some(convert(*op, integer(from)?, to, *facts))),
+        OpKind::Convert(op) => {
+            operands.first().and_then(|(facts, from)| Some(convert(*op, integer(from)?, to, *facts)))
+        }
         OpKind::Select => operand(1).zip(operand(2)).map(|(a, b)| a.either(b)),
         _ => None,
     };
@@ -243,12 +245,16 @@ fn binary(op: Binary, ty: ScalarType, a: Facts, b: Facts) -> Facts {
 fn convert(op: Convert, from: ScalarType, to: ScalarType, a: Facts) -> Facts {
     let any = Facts::of_type(&Type::Scalar(to));
     match op {
-        _ if to == ScalarType::I1 => any,
+        _ if to == ScalarType::I1 || (from == ScalarType::I1 && op == Convert::Bitcast) => any,
         // True is −1.
         Convert::ExtSI if from == ScalarType::I1 => Facts::wrapped(to, -i128::from(a.high), -i128::from(a.low), 1),
-        Convert::ExtSI | Convert::TruncI => Facts::wrapped(to, i128::from(a.low), i128::from(a.high), a.multiple_of),
+        Convert::ExtSI | Convert::TruncI | Convert::Bitcast => {
+            Facts::wrapped(to, i128::from(a.low), i128::from(a.high), a.multiple_of)
+        }
         Convert::ExtUI if a.low >= 0 => Facts::wrapped(to, i128::from(a.low), i128::from(a.high), a.multiple_of),
-        Convert::ExtUI => Facts::wrapped(to, 0, i128::from(u64::MAX >> (64 - from.bits())), power_of_two(a.multiple_of, from)),
+        Convert::ExtUI => {
+            Facts::wrapped(to, 0, i128::from(u64::MAX >> (64 - from.bits())), power_of_two(a.multiple_of, from))
+        }
         _ => any,
     }
 }
@@ -308,6 +314,9 @@ enum Undo {
     Facts(ValueId, Facts),
     Order(ValueId, ValueId, Option<u8>),
 }
+
+/// A number: what is known of it, and the value that it is.
+pub(crate) type Term = (Facts, Option<ValueId>);
 
 /// The facts of the values of a body that is being built.
 #[derive(Default)]
@@ -378,12 +387,13 @@ impl Table {
         }
     }
 
-    fn order(&self, a: ValueId, b: ValueId) -> u8 {
-        let (fa, fb) = (self.get(a), self.get(b));
-        let mut possible = match () {
-            () if a == b => EQUAL,
-            () if a < b => self.orders.get(&(a, b)).copied().unwrap_or(LESS | EQUAL | GREATER),
-            () => swapped(self.orders.get(&(b, a)).copied().unwrap_or(LESS | EQUAL | GREATER)),
+    fn order(&self, (fa, a): Term, (fb, b): Term) -> u8 {
+        let any = LESS | EQUAL | GREATER;
+        let mut possible = match (a, b) {
+            (Some(a), Some(b)) if a == b => EQUAL,
+            (Some(a), Some(b)) if a < b => self.orders.get(&(a, b)).copied().unwrap_or(any),
+            (Some(a), Some(b)) => swapped(self.orders.get(&(b, a)).copied().unwrap_or(any)),
+            _ => any,
         };
         if fa.high < fb.low {
             possible &= LESS;
@@ -400,9 +410,14 @@ impl Table {
 
     /// Whether the comparison holds, if that is known.
     pub(crate) fn compare(&self, predicate: IntPredicate, a: ValueId, b: ValueId) -> Option<bool> {
+        self.compare_terms(predicate, (self.get(a), Some(a)), (self.get(b), Some(b)))
+    }
+
+    /// [`Self::compare`] of numbers that need not be values.
+    pub(crate) fn compare_terms(&self, predicate: IntPredicate, a: Term, b: Term) -> Option<bool> {
         let allowed = match orders(predicate) {
             Some(allowed) => allowed,
-            None if self.get(a).low >= 0 && self.get(b).low >= 0 => orders(as_signed(predicate))?,
+            None if a.0.low >= 0 && b.0.low >= 0 => orders(as_signed(predicate))?,
             None => return None,
         };
         match self.order(a, b) {

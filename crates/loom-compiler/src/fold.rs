@@ -81,6 +81,7 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
         | OpKind::Reduce(_)
         | OpKind::Dot
         | OpKind::Alloca { .. }
+        | OpKind::Bytes(_)
         | OpKind::BufferView
         | OpKind::Subview
         | OpKind::Refine

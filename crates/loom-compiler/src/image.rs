@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::diag::Diagnostics;
+use crate::ir::Span;
 use crate::module::Module;
 use crate::tile::{self, CpuImage};
 
@@ -16,10 +17,25 @@ pub fn compile_cpu(
     kernel: &str,
     config: &BTreeMap<String, String>,
 ) -> Result<CpuImage, Diagnostics> {
-    let kernel = Module::parse(source_name, source)?.specialise(kernel, config)?;
-    tile::compile(&kernel).map_err(|unsupported| {
-        let mut diagnostics = Diagnostics::new(source_name);
-        diagnostics.push(source, unsupported.span, format!("{} is not supported on the CPU", unsupported.what));
+    Module::parse(source_name, source)?.compile_cpu(kernel, config)
+}
+
+impl Module {
+    /// Compiles `kernel`, a symbol or export name, with `config` bound.
+    ///
+    /// # Errors
+    /// As [`Self::specialise`]; and what the tile compiler can not express, at the op it names.
+    pub fn compile_cpu(&self, kernel: &str, config: &BTreeMap<String, String>) -> Result<CpuImage, Diagnostics> {
+        let kernel = self.specialise(kernel, config)?;
+        tile::compile(&kernel).map_err(|unsupported| {
+            self.refusal(unsupported.span, &format!("{} is not supported on the CPU", unsupported.what))
+        })
+    }
+
+    /// One refusal at `span` of the text: what an emitter says of an op that it does not express.
+    pub fn refusal(&self, span: Span, message: &str) -> Diagnostics {
+        let mut diagnostics = Diagnostics::of_files(&self.name, &self.files);
+        diagnostics.push(&self.source, span, message);
         diagnostics
-    })
+    }
 }

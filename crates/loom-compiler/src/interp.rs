@@ -559,6 +559,13 @@ impl<'k> Machine<'k, '_, '_> {
                 let all: Vec<u64> = op.operands.iter().flat_map(|value| item.lanes(*value).to_vec()).collect();
                 map.iter().map(|lane| all[*lane as usize]).collect()
             }
+            OpKind::Bytes(bytes) => {
+                let Some(name) = op.result() else {
+                    return Ok(Slot::Unset);
+                };
+                item.private.insert(name, bytes.to_vec());
+                return Ok(Slot::Buffer(Root::Private(name)));
+            }
             OpKind::Alloca { space, bytes, .. } => return Ok(self.alloca(item, op, *space, *bytes)),
             OpKind::BufferView => {
                 let Slot::Buffer(root) = item.slot(op.operands[0]) else {

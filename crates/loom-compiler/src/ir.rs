@@ -13,6 +13,7 @@
 use std::fmt;
 
 use crate::build;
+use crate::facts::Facts;
 use crate::launch::LaunchProgram;
 use crate::ops::{Flags, OpKind};
 use crate::types::{ScalarType, Type};
@@ -213,9 +214,19 @@ pub struct Kernel {
     pub workgroup_bytes: u64,
     /// What every work-item runs.
     pub body: Body,
+    /// By [`ValueId`] of the body.
+    pub(crate) facts: Vec<Facts>,
 }
 
 impl Kernel {
+    /// What is known of a value of the body wherever it is defined: for the width of an index, the alignment of an access.
+    /// Nothing, for a value that is no integer scalar.
+    ///
+    /// It rests on promises of the source (`index.assume`, `where`), which are never checked.
+    pub fn facts(&self, value: ValueId) -> Facts {
+        self.facts.get(value.index()).copied().unwrap_or_else(|| Facts::of_type(self.body.ty(value)))
+    }
+
     /// Work-items per workgroup: at most [`MAX_WORKGROUP_ITEMS`].
     pub fn items(&self) -> u32 {
         self.workgroup_size.iter().product()

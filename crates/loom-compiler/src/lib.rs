@@ -18,6 +18,7 @@ mod build;
 pub mod check;
 mod diag;
 pub mod eval;
+pub mod facts;
 mod flow;
 mod fold;
 mod format;

@@ -258,6 +258,11 @@ impl Module {
         kernels.filter_map(|op| exported(op).or_else(|| symbol(op))).collect()
     }
 
+    /// Whether [`Self::specialise`] finds a kernel by this symbol or export name.
+    pub fn has_kernel(&self, name: &str) -> bool {
+        !self.kernel(name).is_empty()
+    }
+
     /// The kernels of this name: the one with the symbol, or those with the export name, of the text before linked ones.
     fn kernel(&self, name: &str) -> Vec<&Op> {
         let is_kernel = |op: &&Op| self.op_name(op) == "kernel.def";
@@ -422,5 +427,24 @@ impl Module {
             at += 1;
         }
         None
+    }
+
+    /// The word in `<..>` of a target record.
+    pub(crate) fn selector(&self, record: &Op) -> &str {
+        let word = record.rest.start + 1;
+        if word < record.rest.end { self.text(word) } else { "" }
+    }
+
+    /// What a target record says of subgroups, if it does.
+    pub(crate) fn record_subgroups(&self, record: &Op) -> Option<i64> {
+        let mut reader = Reader::new(&self.source, &self.tokens, record);
+        while reader.peek()? != Kind::BraceOpen {
+            reader.at += 1;
+        }
+        let entries = reader.dictionary().ok()?;
+        entries.into_iter().find(|entry| entry.key == "subgroup_size").and_then(|entry| match entry.value {
+            crate::reader::Attribute::Int(size) => Some(size),
+            _ => None,
+        })
     }
 }

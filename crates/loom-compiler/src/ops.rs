@@ -568,6 +568,8 @@ pub enum OpKind {
         /// Size.
         bytes: u64,
     },
+    /// `() -> buffer`: these bytes, which no op stores to.
+    Bytes(Box<[u8]>),
     /// `(buffer, offset) -> view`. No access is made. Extents and strides are in the result's type.
     BufferView,
     /// `(view, index..) -> view`: same element and strides, origin moved to the indices.
@@ -742,7 +744,7 @@ impl OpKind {
             | Self::Lanes(_)
             | Self::FragmentLabel(..) => Family::Vector,
             Self::Alloca { space, .. } => Family::Scratch(*space),
-            Self::BufferView | Self::Subview | Self::Refine => Family::Place,
+            Self::Bytes(_) | Self::BufferView | Self::Subview | Self::Refine => Family::Place,
             Self::Load | Self::LoadMask => Family::Read,
             Self::Store | Self::StoreMask => Family::Write,
             Self::FragmentLoad(_) => Family::ReadLane,

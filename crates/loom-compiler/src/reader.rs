@@ -185,7 +185,7 @@ impl<'m> Reader<'m> {
     }
 
     /// Skips one token, or one bracketed group.
-    fn skip_group(&mut self) -> Built<()> {
+    pub(crate) fn skip_group(&mut self) -> Built<()> {
         let mut depth = 0usize;
         loop {
             let Some(token) = self.token() else {

@@ -262,7 +262,7 @@ fn control() {
     ops("scf.switch %x {\ncase 1 {\n}\n}", "scf.switch", "needs a `default`");
     ops("%y = scf.lookup %x { 0 = (%f, %f) } default(%f) : index, f32", "scf.lookup", "a row: 2 values for 1 results");
     ops("%y = func.call @nope(%f) : (f32) -> (f32)", "@nope", "not defined in this text");
-    ops("cfg.br ^a", "cfg.br", "is no op of a kernel");
+    ops("cfg.br ^a", "cfg.br", "unstructured control flow is not compiled");
 }
 
 fn with_function(function: &str, call: &str) -> String {

@@ -183,6 +183,7 @@ fn bind(
 ) -> Result<usize, Fault> {
     let size = |buffer: &Buffer| match *buffer {
         Buffer::Argument(_) => 0,
+        Buffer::Constant { len, .. } => u64::from(len),
         Buffer::Workgroup { bytes } => bytes.saturating_mul(groups_per_tile),
         Buffer::Private { bytes } => bytes.saturating_mul(u64::from(program.capacity)),
     };
@@ -200,10 +201,16 @@ fn bind(
                 Some(&Arg::Buffer { ptr, len }) => Binding { ptr, len },
                 Some(Arg::Scalar(_)) | None => Binding { ptr: ptr::null_mut(), len: 0 },
             },
-            Buffer::Workgroup { .. } | Buffer::Private { .. } => {
+            Buffer::Workgroup { .. } | Buffer::Private { .. } | Buffer::Constant { .. } => {
                 let len = size(buffer) as usize;
                 // SAFETY: `at + len <= total`, which is reserved.
                 let ptr = unsafe { memory.as_mut_ptr().add(at) };
+                if let Buffer::Constant { start, .. } = *buffer
+                    && let Some(bytes) = program.data.get(start as usize..start as usize + len)
+                {
+                    // SAFETY: `len` bytes from `ptr` are ours, and no part of the image.
+                    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), ptr, len) };
+                }
                 at += len.next_multiple_of(64);
                 Binding { ptr, len }
             }

@@ -57,7 +57,7 @@ fn fact(word: &str) -> Option<(Fact, usize)> {
 
 /// One argument of a predicate.
 #[derive(Clone, Copy, Debug)]
-enum Argument<'m> {
+pub(super) enum Argument<'m> {
     Int(i64),
     Name(&'m str, Span),
 }
@@ -65,10 +65,10 @@ enum Argument<'m> {
 /// `fact(arguments)`.
 #[derive(Clone, Debug)]
 pub(super) struct Predicate<'m> {
-    fact: Fact,
-    arguments: Vec<Argument<'m>>,
+    pub(super) fact: Fact,
+    pub(super) arguments: Vec<Argument<'m>>,
     span: Span,
-    text: &'m str,
+    pub(super) text: &'m str,
 }
 
 impl Predicate<'_> {
@@ -154,10 +154,11 @@ impl<'m> Builder<'m> {
         Ok(predicates)
     }
 
-    /// `where [..]`, if there.
+    /// `where [..]`, if there: believed from here on.
     pub(super) fn where_clause(&mut self, reader: &mut Reader<'m>) -> Built<()> {
         if reader.accept_word("where") {
-            self.predicates(reader)?;
+            let predicates = self.predicates(reader)?;
+            self.promise(&predicates);
         }
         Ok(())
     }

@@ -5,17 +5,18 @@
 
 use crate::diag::{Built, Refusal, refuse};
 use crate::eval;
+use crate::facts::Facts;
 use crate::ir::{BlockId, Span, ValueId};
 use crate::lex::Kind;
-use crate::module::Module;
 use crate::ops::{IntPredicate, OpKind};
 use crate::reader::Reader;
 use crate::syntax::{self, Region};
 use crate::types::{Dim, ScalarType, Type};
 
 use super::names::Binding;
+use super::prove::Entering;
 use super::types::same;
-use super::{Builder, MAX_CALL_DEPTH, Mode, one};
+use super::{Builder, Mode, one};
 
 /// How a region must end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,18 +24,21 @@ pub(super) enum Terminator {
     Yield,
     Condition,
     FuncReturn,
+    TemplateReturn,
     KernelReturn,
     LaunchConfig,
 }
 
 impl Terminator {
-    const ALL: [Self; 5] = [Self::Yield, Self::Condition, Self::FuncReturn, Self::KernelReturn, Self::LaunchConfig];
+    const ALL: [Self; 6] =
+        [Self::Yield, Self::Condition, Self::FuncReturn, Self::TemplateReturn, Self::KernelReturn, Self::LaunchConfig];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Yield => "scf.yield",
             Self::Condition => "scf.condition",
             Self::FuncReturn => "func.return",
+            Self::TemplateReturn => "template.return",
             Self::KernelReturn => "kernel.return",
             Self::LaunchConfig => "kernel.launch.config",
         }
@@ -44,7 +48,7 @@ impl Terminator {
 /// A function's `(%a: T, ..)`: names, and where each type is written.
 pub(super) struct Signature<'m> {
     pub(super) parameters: Vec<(&'m str, Span)>,
-    types_at: Vec<usize>,
+    pub(super) types_at: Vec<usize>,
 }
 
 impl<'m> Builder<'m> {
@@ -92,7 +96,9 @@ impl<'m> Builder<'m> {
             }
             self.span = reader.span();
             return match ends {
-                Terminator::Yield | Terminator::FuncReturn => self.values_read(&mut reader),
+                Terminator::Yield | Terminator::FuncReturn | Terminator::TemplateReturn => {
+                    self.values_read(&mut reader)
+                }
                 Terminator::Condition => {
                     let operands = self.values_read(&mut reader)?;
                     match operands.first() {
@@ -218,9 +224,16 @@ impl<'m> Builder<'m> {
         let mut blocks = Vec::with_capacity(regions.len());
         let mut reported = false;
         let mut result_types = types.to_vec();
+        let mut facts: Vec<Facts> = Vec::new();
         for (at, region) in regions.iter().enumerate() {
             let (block, values) = match region {
-                Some(region) => self.region_block(region, Vec::new(), Vec::new(), Terminator::Yield),
+                Some(region) => {
+                    self.entering = match kind {
+                        OpKind::If => Some(Entering::Condition(selector, at == 0)),
+                        _ => None,
+                    };
+                    self.region_block(region, Vec::new(), Vec::new(), Terminator::Yield)
+                }
                 None => self.in_block(Vec::new(), |builder| {
                     builder.push(OpKind::Yield, &[], Vec::new(), Vec::new());
                     Ok(Vec::new())
@@ -230,6 +243,7 @@ impl<'m> Builder<'m> {
             blocks.push(block);
             match values.and_then(|values| self.check_leaving(what, span, &values, &result_types).map(|()| values)) {
                 Ok(values) if at == 0 => {
+                    facts = values.iter().map(|value| self.facts.get(*value)).collect();
                     // From now on with strides.
                     result_types = values.iter().map(|value| self.ty(*value).clone()).collect();
                     if let Err(refusal) = self.check_escaping(&result_types, span) {
@@ -237,7 +251,11 @@ impl<'m> Builder<'m> {
                         reported = true;
                     }
                 }
-                Ok(_) => {}
+                Ok(values) => {
+                    for (facts, value) in facts.iter_mut().zip(values) {
+                        *facts = facts.either(self.facts.get(value));
+                    }
+                }
                 Err(refusal) => {
                     self.report(refusal);
                     reported = true;
@@ -248,6 +266,9 @@ impl<'m> Builder<'m> {
             return Err(Refusal::Reported);
         }
         let results: Vec<ValueId> = result_types.into_iter().map(|ty| self.new_value(ty)).collect();
+        for (result, facts) in results.iter().zip(facts) {
+            self.facts.refine(*result, facts);
+        }
         self.push(kind, &[selector], results.clone(), blocks);
         Ok(results.into_iter().map(Binding::Value).collect())
     }
@@ -288,6 +309,7 @@ impl<'m> Builder<'m> {
         if otherwise.is_none() && !types.is_empty() {
             return refuse(reader.span(), "`scf.if` with results needs an `else`");
         }
+        let condition = self.settled(condition);
         match self.constant_of(condition) {
             Some(bits) if self.mode == Mode::Specialise => {
                 self.taken(if bits == 1 { Some(then) } else { otherwise }, &types, "scf.if")
@@ -374,6 +396,7 @@ impl<'m> Builder<'m> {
             }
         }
         let mut arguments = vec![self.new_value(Type::Scalar(ty))];
+        self.counts(arguments[0], low, high, step);
         let mut names = vec![(induction, induction_span, Binding::Value(arguments[0]))];
         let mut types = Vec::new();
         for (name, span, init) in carried {
@@ -383,6 +406,7 @@ impl<'m> Builder<'m> {
             arguments.push(argument);
             names.push((name, span, Binding::Value(argument)));
         }
+        self.entering = Some(Entering::Compare(IntPredicate::Slt, arguments[0], high));
         let (block, values) = self.region_block(region, arguments, names, Terminator::Yield);
         self.span = op_span;
         self.check_leaving("scf.for: carried values", op_span, &values?, &types)?;
@@ -391,6 +415,18 @@ impl<'m> Builder<'m> {
         operands.extend(inits);
         self.push(OpKind::For, &operands, results.clone(), vec![block]);
         Ok(results.into_iter().map(Binding::Value).collect())
+    }
+
+    /// What a loop's bounds say of its variable.
+    fn counts(&mut self, at: ValueId, low: ValueId, high: ValueId, step: ValueId) {
+        let (low, high, step) = (self.facts.get(low), self.facts.get(high), self.facts.get(step));
+        let any = self.facts.get(at);
+        // A step that may be negative or zero promises nothing.
+        if step.low >= 1 && low.low < high.high {
+            let range = Facts { low: low.low, high: high.high - 1, multiple_of: 1 };
+            let divides = low.either(step).multiple_of;
+            self.facts.refine(at, Facts { multiple_of: divides.max(1), ..any.both(range) });
+        }
     }
 
     /// How often a loop runs, if its bounds and step are constant.
@@ -694,61 +730,30 @@ impl<'m> Builder<'m> {
 
     /// `func.*` inside a body.
     pub(super) fn func_op(&mut self, reader: &mut Reader<'m>, op: &str) -> Built<Vec<Binding>> {
-        if op != "call" {
-            return self.unknown(reader, "func.call");
+        match op {
+            "apply" => self.apply(reader),
+            "call" => {
+                self.modifiers(reader, &["pure", "hot", "cold", "inline", "noinline"]);
+                let (callee, span) = reader.symbol()?;
+                let (arguments, types) = self.call_operands(reader)?;
+                self.call(callee, span, &arguments, &types, &["func.def"])
+            }
+            _ => self.unknown(reader, "func.call, func.apply"),
         }
-        self.modifiers(reader, &["pure", "hot", "cold", "inline", "noinline"]);
-        let (callee, callee_span) = reader.symbol()?;
-        reader.expect(Kind::ParenOpen)?;
-        let mut arguments = Vec::new();
-        if !reader.accept(Kind::ParenClose) {
-            arguments = self.operands(reader)?;
-            reader.expect(Kind::ParenClose)?;
-        }
-        reader.expect(Kind::Colon)?;
-        reader.expect(Kind::ParenOpen)?;
-        self.all_typed(reader, arguments.iter().map(|(argument, _)| *argument))?;
-        reader.expect(Kind::ParenClose)?;
-        let types = self.result_types(reader)?;
-        reader.end()?;
-        let arguments: Vec<ValueId> = arguments.into_iter().map(|(value, _)| value).collect();
-        self.call(callee, callee_span, &arguments, &types)
     }
 
-    fn modifiers(&self, reader: &mut Reader<'m>, words: &[&str]) {
+    pub(super) fn modifiers(&self, reader: &mut Reader<'m>, words: &[&str]) {
         for word in words {
             reader.accept_word(word);
         }
-    }
-
-    /// Builds the body of `callee` here.
-    fn call(&mut self, callee: &'m str, span: Span, arguments: &[ValueId], types: &[Type]) -> Built<Vec<Binding>> {
-        let module: &'m Module = self.module;
-        let Some(op) = module.symbols.get(callee).map(|at| &module.ops[*at]) else {
-            return refuse(span, format!("`@{callee}` is not defined in this text"));
-        };
-        let kind = module.op_name(op);
-        if kind != "func.def" {
-            return refuse(span, format!("`@{callee}` is a `{kind}`; a call needs a `func.def`"));
-        }
-        if self.calls.contains(&callee) {
-            return refuse(span, format!("`@{callee}` calls itself; recursion is not legal in a kernel"));
-        }
-        if self.calls.len() == MAX_CALL_DEPTH {
-            return refuse(span, format!("calls are nested deeper than {MAX_CALL_DEPTH}"));
-        }
-        self.calls.push(callee);
-        let outer = (std::mem::take(&mut self.names), self.span);
-        let built = self.function_body(op, span, Some((arguments, types)));
-        (self.names, self.span) = outer;
-        self.calls.pop();
-        Ok(built?.into_iter().map(Binding::Value).collect())
     }
 
     /// The modifiers of a `func.def` up to its symbol.
     fn function_head(&mut self, reader: &mut Reader<'m>) -> Built<()> {
         loop {
             match reader.peek() {
+                // The family, or the symbol.
+                Some(Kind::Less) if reader.at == reader.op.rest.start as usize => reader.skip_group()?,
                 Some(Kind::Symbol) => {
                     reader.symbol()?;
                     return Ok(());
@@ -758,8 +763,9 @@ impl<'m> Builder<'m> {
                     match word {
                         "public" | "retain" | "host" | "device" | "initializer" | "deinitializer" | "pure" | "hot"
                         | "cold" | "inline" | "noinline" => {}
+                        "requires" | "priority" => reader.skip_group()?,
                         "target" => self.function_target(reader)?,
-                        "abi" | "export" => {
+                        "abi" | "export" | "import" => {
                             reader.expect(Kind::ParenOpen)?;
                             while !reader.accept(Kind::ParenClose) {
                                 reader.attribute()?;
@@ -825,12 +831,17 @@ impl<'m> Builder<'m> {
                 return refuse(span, "the results written here are not those of the function");
             }
         }
-        self.where_clause(reader)?;
+        if call.is_some() {
+            self.preconditions(reader, span)?;
+        } else {
+            self.where_clause(reader)?;
+        }
         let region = reader.region()?;
         reader.end()?;
         let close = self.module.tokens[region.close as usize].span;
-        let values = self.block_ops(region, Terminator::FuncReturn)?;
-        self.check_leaving("func.return", close, &values, &declared)?;
+        let ends = if reader.name() == "template.def" { Terminator::TemplateReturn } else { Terminator::FuncReturn };
+        let values = self.block_ops(region, ends)?;
+        self.check_leaving(ends.name(), close, &values, &declared)?;
         Ok(values)
     }
 

@@ -755,6 +755,7 @@ impl<'m> Builder<'m> {
         reader.expect(Kind::Colon)?;
         self.all_typed(reader, operands.iter().map(|(operand, _)| *operand))?;
         reader.end()?;
+        self.promise(&predicates);
         Ok(operands.into_iter().map(|(value, _)| Binding::Value(value)).collect())
     }
 }

@@ -43,7 +43,7 @@ impl<'m> Builder<'m> {
                 "kernel.def" => {
                     self.kernel(op);
                 }
-                "func.def" => {
+                "func.def" | "func.template" | "template.def" => {
                     let span = module.tokens[op.name as usize].span;
                     self.place = Place::Device;
                     self.built = 0;
@@ -85,6 +85,8 @@ impl<'m> Builder<'m> {
         self.subgroup_size = SUBGROUP_SIZE;
         self.workgroup_bytes = 0;
         self.private_bytes = 0;
+        self.target = self.module.target_of(op);
+        self.workgroups = [None; 3];
         let name = self.kernel_head(&mut reader)?;
         let workload_signature = self.signature(&mut reader)?;
         let config = reader.region()?;
@@ -114,6 +116,8 @@ impl<'m> Builder<'m> {
         let arguments = self.arguments(&workload_signature.parameters, &types)?;
         let launch = self.region_ops(config, arguments, Terminator::LaunchConfig)?;
         let workgroup_size = self.constant_sizes(&launch[3..6])?;
+        let constant = |count: &ValueId| self.constant_of(*count).and_then(|count| u32::try_from(count).ok());
+        let workgroups = [0, 1, 2].map(|axis| constant(&launch[axis]));
         self.span = reader.span();
         self.push(OpKind::Yield, &launch[..3], Vec::new(), Vec::new());
         let mut launch_body = self.take_body();
@@ -122,6 +126,7 @@ impl<'m> Builder<'m> {
 
         self.place = Place::Device;
         self.workgroup_size = (self.mode == Mode::Specialise).then_some(workgroup_size);
+        self.workgroups = workgroups;
         let signature = launch_signature.as_ref().unwrap_or(&workload_signature);
         let types = self.abi_types(&reader, signature)?;
         let parameters = parameters(&signature.parameters, &types);
@@ -139,6 +144,7 @@ impl<'m> Builder<'m> {
         self.names.leave(mark);
         ended?;
         self.push(OpKind::Return, &[], Vec::new(), Vec::new());
+        let facts = self.facts.take();
         let mut body = self.take_body();
         if let Err((span, message)) = flow::resolve(&mut body) {
             return refuse(span, message);
@@ -150,7 +156,7 @@ impl<'m> Builder<'m> {
             Mode::Specialise => self.module.digest(op, self.config),
             Mode::Verify => SourceDigest([0; 32]),
         };
-        Ok(Kernel { name, source, parameters, launch, workgroup_size, subgroup_size, workgroup_bytes: 0, body })
+        Ok(Kernel { name, source, parameters, launch, workgroup_size, subgroup_size, workgroup_bytes: 0, body, facts })
     }
 
     /// `[retain] [target(@t)] [export("name")] [linkage(..)] @sym`: the kernel's name.

@@ -22,13 +22,17 @@ mod fragment;
 mod kernel;
 mod memory;
 mod names;
+mod prove;
 mod target;
+mod template;
 mod types;
 mod vector;
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::diag::{Built, Diagnostics, Refusal, refuse};
+use crate::eval;
+use crate::facts::{Facts, Table};
 use crate::fold::{Folded, fold};
 use crate::ir::{Block, BlockId, Body, Op, Span, Value, ValueId};
 use crate::lex::Kind;
@@ -41,6 +45,7 @@ use crate::types::{ScalarType, Type};
 pub(crate) use config::bound_bits;
 
 use names::{Binding, Host, Names};
+use prove::Entering;
 
 /// The most ops built for one kernel, inlined ones counted each time.
 pub(crate) const MAX_OPS: u32 = 1 << 18;
@@ -98,7 +103,17 @@ pub(crate) struct Builder<'m> {
     open: Vec<BlockId>,
     /// Functions being inlined, outermost first.
     calls: Vec<&'m str>,
+    /// What is known of the values of the body.
+    facts: Table,
+    /// What holds in the block that is opened next.
+    entering: Option<Entering>,
+    /// Whether some work-items may have left the kernel before this op.
+    exits: bool,
+    /// The target record of the kernel being built.
+    target: Option<&'m str>,
     workgroup_size: Option<[u32; 3]>,
+    /// Workgroups per axis, where the launch region gives constants.
+    workgroups: [Option<u32>; 3],
     /// Work-items per subgroup of the kernel being built.
     subgroup_size: u32,
     workgroup_bytes: u64,
@@ -129,6 +144,11 @@ impl<'m> Builder<'m> {
             home: Vec::new(),
             open: vec![Body::ENTRY],
             calls: Vec::new(),
+            facts: Table::default(),
+            entering: None,
+            exits: false,
+            target: None,
+            workgroups: [None; 3],
             workgroup_size: None,
             subgroup_size: SUBGROUP_SIZE,
             workgroup_bytes: 0,
@@ -149,6 +169,8 @@ impl<'m> Builder<'m> {
         self.known_log.clear();
         self.unknowns.clear();
         self.home.clear();
+        self.facts = Table::default();
+        self.exits = false;
         self.open = vec![Body::ENTRY];
         let constants = std::mem::take(&mut self.constant_ops);
         body.blocks[0].ops.splice(0..0, constants);
@@ -170,6 +192,7 @@ impl<'m> Builder<'m> {
 
     fn new_value(&mut self, ty: Type) -> ValueId {
         let id = ValueId(self.body.values.len() as u32);
+        self.facts.define(Facts::of_type(&ty));
         self.body.values.push(Value { ty, constant: None });
         self.home.push(self.block);
         id
@@ -195,6 +218,13 @@ impl<'m> Builder<'m> {
         }
         let value = self.new_value(ty.clone());
         self.body.values[value.index()].constant = Some(bits);
+        match ty.scalar() {
+            Some(ScalarType::I1) => self.facts.refine(value, Facts::exactly(bits as i64)),
+            Some(scalar) if !scalar.is_float() => {
+                self.facts.refine(value, Facts::exactly(eval::signed(scalar, bits)));
+            }
+            _ => {}
+        }
         self.constants.insert((ty, bits), value);
         self.constant_ops.push(Op {
             kind: OpKind::Constant(bits),
@@ -226,11 +256,25 @@ impl<'m> Builder<'m> {
             Some(Folded::Op(kind, operands)) => return self.emit(kind, &operands, ty),
             None => {}
         }
+        if let Some(value) = self.decided(&kind, operands, &ty) {
+            return value;
+        }
         let known = Known { kind: kind.clone(), operands: operands.to_vec(), ty };
         if let Some(value) = self.known.get(&known) {
-            return *value;
+            return self.settled(*value);
         }
+        let facts = self.derived(&kind, operands, &known.ty);
         let value = self.new_value(known.ty.clone());
+        self.facts.refine(value, facts);
+        if known.ty == Type::Scalar(ScalarType::I1) {
+            self.facts.condition(value, kind.clone(), operands);
+        }
+        if facts.number().is_some() {
+            let settled = self.settled(value);
+            if settled != value {
+                return settled;
+            }
+        }
         self.push(kind, operands, vec![value], Vec::new());
         self.known.insert(known.clone(), value);
         self.known_log.push(known);
@@ -258,7 +302,12 @@ impl<'m> Builder<'m> {
         let outer = std::mem::replace(&mut self.block, id);
         self.open.push(id);
         let mark = self.known_log.len();
+        let facts = self.facts.enter();
+        if let Some(known) = self.entering.take() {
+            self.entered(known);
+        }
         let built = build(self);
+        self.facts.leave(facts);
         for known in self.known_log.drain(mark..) {
             self.known.remove(&known);
         }
@@ -389,6 +438,7 @@ impl<'m> Builder<'m> {
     fn results(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
         let name = reader.name();
         let (family, op) = name.split_once('.').unwrap_or((name, ""));
+        self.exits |= name == "kernel.exit";
         match family {
             "vector" | "encoding" | "buffer" | "view" | "kernel" | "func" if self.place == Place::Check => refuse(
                 reader.span(),
@@ -399,6 +449,7 @@ impl<'m> Builder<'m> {
             "vector" => self.vector_op(reader, op),
             "scf" => self.scf_op(reader, op),
             "func" => self.func_op(reader, op),
+            "template" => self.template_op(reader, op),
             "config" => self.config_op(reader, op),
             "encoding" => self.encoding_op(reader, op),
             "buffer" | "view" if self.place == Place::Launch => refuse(
@@ -410,6 +461,19 @@ impl<'m> Builder<'m> {
             "buffer" => self.buffer_op(reader, op),
             "view" => self.view_op(reader, op),
             "kernel" | "target" => self.kernel_op(reader, op),
+            "low" | "amdgpu" | "aie2p" | "x86" => {
+                refuse(reader.span(), format!("`{name}`: ops of one machine (target assembly) are not compiled here"))
+            }
+            "pipeline" | "channel" => refuse(reader.span(), format!("`{name}`: NPU dataflow is not compiled here")),
+            "cfg" => refuse(
+                reader.span(),
+                format!(
+                    "`{name}`: unstructured control flow is not compiled; use scf.if, scf.for, scf.while or scf.switch"
+                ),
+            ),
+            _ if name.starts_with('@') => {
+                refuse(reader.span(), format!("`{name}` is a hole of a text template; it must be filled in first"))
+            }
             _ => refuse(
                 reader.span(),
                 format!(

@@ -216,6 +216,7 @@ impl<'a> Compiler<'a> {
                 prologue: Vec::new(),
                 frame_bytes: 0,
                 buffers: Vec::new(),
+                data: Vec::new(),
                 blocks: vec![Vec::new()],
                 sites: Vec::new(),
             },
@@ -573,6 +574,7 @@ impl<'a> Compiler<'a> {
                 }
                 Ok(())
             }
+            OpKind::Bytes(bytes) => self.constant_bytes(op, bytes),
             OpKind::Alloca { space, bytes, align } => self.alloca(op, *space, bytes.next_multiple_of((*align).max(1))),
             OpKind::BufferView => {
                 let Some(Value::Buffer { buffer, origin }) = self.values[op.operands[0].index()].clone() else {

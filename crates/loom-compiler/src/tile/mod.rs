@@ -45,7 +45,7 @@ impl CpuImage {
     pub fn stores_to(&self, argument: usize) -> bool {
         let is_it = |buffer: u32| match self.program.buffers.get(buffer as usize) {
             Some(Buffer::Argument(at)) => *at as usize == argument,
-            Some(Buffer::Workgroup { .. } | Buffer::Private { .. }) | None => false,
+            Some(Buffer::Workgroup { .. } | Buffer::Private { .. } | Buffer::Constant { .. }) | None => false,
         };
         self.program.blocks.iter().flatten().any(|inst| match inst {
             Inst::Map { to: Target::Memory(access), .. } => is_it(access.buffer),

@@ -334,6 +334,13 @@ pub enum Buffer {
         /// Size of one workgroup's.
         bytes: u64,
     },
+    /// These bytes of [`Program::data`].
+    Constant {
+        /// Where they begin.
+        start: u32,
+        /// How many they are.
+        len: u32,
+    },
     /// Scratch of `bytes` per item, one after the other.
     Private {
         /// Size of one item's.
@@ -399,6 +406,9 @@ pub struct Program {
     pub frame_bytes: u32,
     /// Named by accesses.
     pub buffers: Vec<Buffer>,
+    /// Read-only bytes of the kernel, one buffer's behind the other. Each execution reads a copy of its own, so that a program
+    /// that stores to it, as none that was compiled does, changes nothing of the image.
+    pub data: Vec<u8>,
     /// `blocks[0]` is run for every tile.
     pub blocks: Vec<Vec<Inst>>,
     /// Named by instructions that may fault.

@@ -51,6 +51,12 @@ pub(super) fn image(image: &CpuImage) -> Valid {
         }
     }
     for buffer in &program.buffers {
+        if let Buffer::Constant { start, len } = *buffer
+            && u64::from(start) + u64::from(len) > program.data.len() as u64
+        {
+            let data = program.data.len();
+            return Err(wrong("buffers", format!("{len} bytes at {start} of {data} bytes of data")));
+        }
         if let Buffer::Argument(argument) = *buffer {
             match image.parameters.get(argument as usize).map(|parameter| parameter.kind) {
                 Some(ParameterKind::Buffer) => {}

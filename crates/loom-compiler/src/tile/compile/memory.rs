@@ -36,6 +36,16 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
+    /// Read-only bytes, which travel in the program.
+    pub(super) fn constant_bytes(&mut self, op: &IrOp, bytes: &[u8]) -> Result<()> {
+        let (start, len) = (self.program.data.len() as u32, bytes.len() as u32);
+        self.program.data.extend_from_slice(bytes);
+        self.program.buffers.push(Buffer::Constant { start, len });
+        let buffer = self.program.buffers.len() as u32 - 1;
+        self.define(op.results[0], Value::Buffer { buffer, origin: Lane::Uniform(ZERO) });
+        Ok(())
+    }
+
     fn view_type(&self, view: ValueId) -> Result<&'a ViewType> {
         match self.body.ty(view) {
             Type::View(ty) => Ok(ty),
