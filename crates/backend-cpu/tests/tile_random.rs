@@ -151,7 +151,7 @@ impl Writer<'_> {
         let float = |w: &mut Self, scope: &Scope| w.dice.pick(&scope.floats).clone();
         let int = |w: &mut Self, scope: &Scope| w.dice.pick(&scope.ints).clone();
         let index = |w: &mut Self, scope: &Scope| w.dice.pick(&scope.indices).clone();
-        let choices = if depth == 0 { 22 } else { 17 };
+        let choices = if depth == 0 { 26 } else { 17 };
         match self.dice.below(choices) {
             0 | 1 => {
                 let (op, a) = (*self.dice.pick(&UNARY), float(self, scope));
@@ -273,8 +273,9 @@ impl Writer<'_> {
                 let a = float(self, scope);
                 let narrow = *self.dice.pick(&["f16", "bf16"]);
                 let v = self.value(&format!("scalar.fptrunc {a} : f32 to {narrow}"));
-                let op = *self.dice.pick(&["addf", "mulf"]);
-                let v = self.value(&format!("scalar.{op} {v}, {v} : {narrow}"));
+                let op = *self.dice.pick(&["addf", "mulf", "subf", "divf", "minnumf", "maximumf", "copysignf"]);
+                let w = self.value(&format!("scalar.{op} {v}, {v} : {narrow}"));
+                let v = self.value(&format!("scalar.fmaf {v}, {w}, {v} : {narrow}"));
                 let v = self.value(&format!("scalar.extf {v} : {narrow} to f32"));
                 scope.floats.push(v);
             }
@@ -282,7 +283,8 @@ impl Writer<'_> {
             19 => self.counted(scope),
             20 if self.together => self.meet(scope),
             20 => self.vector(scope),
-            _ => self.strided(scope),
+            21 => self.strided(scope),
+            _ => self.packed(scope),
         }
     }
 
@@ -361,6 +363,237 @@ impl Writer<'_> {
         let sum = self.value(&format!("vector.reduce<addf> {r}, {a} : vector<4xf32>, f32"));
         let e = self.value(&format!("vector.extract {v}[2] : vector<4xf32> -> f32"));
         scope.floats.extend([sum, e]);
+    }
+
+    /// Four lanes of the second input from `column` on, and four of the third.
+    fn lanes(&mut self, scope: &Scope) -> (String, String) {
+        let row = *self.dice.pick(&["%wy", "%k3"]);
+        let v = self.value(&format!("vector.load %in1[{row}, %column] : view<16x2048xf32> -> vector<4xf32>"));
+        let index = self.dice.pick(&scope.indices).clone();
+        let at = self.value(&format!("index.rem {index}, %k40 : index"));
+        let w = self.value(&format!("vector.load %inI[{at}] : view<1024xi32> -> vector<4xi32>"));
+        let mixed = self.value("vector.constant -1640531527 : vector<4xi32>");
+        (v, self.value(&format!("vector.muli {w}, {mixed} : vector<4xi32>")))
+    }
+
+    fn packed(&mut self, scope: &mut Scope) {
+        let (v, w) = self.lanes(scope);
+        let f = self.dice.pick(&scope.floats).clone();
+        let lane = self.dice.below(4);
+        let int = |this: &mut Self, scope: &mut Scope, vector: &str, ty: &str| {
+            let e = this.value(&format!("vector.extract {vector}[{lane}] : vector<{ty}> -> i32"));
+            scope.ints.push(e);
+        };
+        match self.dice.below(16) {
+            0 => {
+                let signs = *self.dice.pick(&["s8s8", "u8s8", "s8u8", "u8u8"]);
+                let bytes = self.value(&format!("vector.bitcast {w} : vector<4xi32> to vector<16xi8>"));
+                let turned = self.value(&format!(
+                    "vector.shuffle<[5, 1, 9, 2, 0, 15, 4, 3, 8, 7, 6, 10, 14, 13, 12, 11]> {bytes} : vector<16xi8>"
+                ));
+                let r = self.value(&format!(
+                    "vector.dot4i<{signs}> {bytes}, {turned}, {w} : vector<16xi8>, vector<16xi8>, vector<4xi32>"
+                ));
+                int(self, scope, &r, "4xi32");
+            }
+            1 => {
+                let width = *self.dice.pick(&[1, 2, 4, 8]);
+                let (op, fields) = (*self.dice.pick(&["bitunpacku", "bitunpacks"]), 128 / width);
+                let u = self.value(&format!("vector.{op}<{width}> {w} : vector<4xi32> -> vector<{fields}xi8>"));
+                let r = self.value(&format!("vector.bitpack<{width}> {u} : vector<{fields}xi8> -> vector<4xi32>"));
+                let e = self.value(&format!(
+                    "vector.extract {u}[{}] : vector<{fields}xi8> -> i8",
+                    self.dice.0 as usize % fields
+                ));
+                let e = self.value(&format!("scalar.extsi {e} : i8 to i32"));
+                scope.ints.push(e);
+                int(self, scope, &r, "4xi32");
+            }
+            2 => {
+                let width = *self.dice.pick(&[3, 6, 12]);
+                let (op, fields) = (*self.dice.pick(&["bitunpacku", "bitunpacks"]), 96 / width);
+                let s = self.value(&format!("vector.slice {w}[1] : vector<4xi32> -> vector<3xi32>"));
+                let u = self.value(&format!("vector.{op}<{width}> {s} : vector<3xi32> -> vector<{fields}xi16>"));
+                let r = self.value(&format!("vector.bitpack<{width}> {u} : vector<{fields}xi16> -> vector<12xi8>"));
+                let r = self.value(&format!("vector.bitcast {r} : vector<12xi8> to vector<3xi32>"));
+                let e = self.value(&format!("vector.reduce<xori> {r}, %i0 : vector<3xi32>, i32"));
+                let x = self.value(&format!("vector.extract {u}[5] : vector<{fields}xi16> -> i16"));
+                let x = self.value(&format!("scalar.extsi {x} : i16 to i32"));
+                scope.ints.extend([e, x]);
+            }
+            3 => {
+                let (offset, width) = (self.dice.below(20), 1 + self.dice.below(12));
+                let op = *self.dice.pick(&["extractu", "extracts"]);
+                let field = format!("{{offset = {offset}, width = {width}}}");
+                let e = self.value(&format!("vector.bitfield.{op} {w} {field} : vector<4xi32> -> vector<4xi16>"));
+                let turned = self.value(&format!("vector.shuffle<[2, 3, 1, 0]> {w} : vector<4xi32>"));
+                let r = self
+                    .value(&format!("vector.bitfield.insert {e} into {turned} {field} : vector<4xi16>, vector<4xi32>"));
+                int(self, scope, &r, "4xi32");
+            }
+            4 | 5 => {
+                let k = self.value("vector.constant 63 : vector<4xi32>");
+                let o = self.value(&format!("vector.andi {w}, {k} : vector<4xi32>"));
+                let p = *self.dice.pick(&FLOAT_PREDICATES);
+                let s = self.value(&format!("vector.splat {f} : vector<4xf32>"));
+                let m = self.value(&format!("vector.cmpf {p}, {v}, {s} : vector<4xf32> -> vector<4xi1>"));
+                let r = match self.dice.below(3) {
+                    0 => self.value(&format!("vector.gather %in1[%wy, %k3][{o}] : view<16x2048xf32>, vector<4xi32> -> vector<4xf32>")),
+                    1 => self.value(&format!("vector.gather.mask %in1[%wy, %column][{o}], {m}, {v} : view<16x2048xf32>, vector<4xi32>, vector<4xi1>, vector<4xf32>")),
+                    _ => self.value(&format!("vector.load.expand %in1[%wy, %column], {m}, {s} : view<16x2048xf32>, vector<4xi1>, vector<4xf32>")),
+                };
+                let e = self.value(&format!("vector.reduce<maxnumf> {r}, {f} : vector<4xf32>, f32"));
+                scope.floats.push(e);
+            }
+            6 => {
+                let t =
+                    self.value(&format!("vector.concat<0> {v}, {v} : vector<4xf32>, vector<4xf32> -> vector<8xf32>"));
+                let k = self.value("vector.constant 7 : vector<4xi32>");
+                let i = self.value(&format!("vector.andi {w}, {k} : vector<4xi32>"));
+                let r = self
+                    .value(&format!("vector.table.lookup {t}[{i}] : vector<8xf32>, vector<4xi32> -> vector<4xf32>"));
+                let e = self.value(&format!("vector.extract {r}[{lane}] : vector<4xf32> -> f32"));
+                scope.floats.push(e);
+            }
+            7 => {
+                let (nan, tie) = (*self.dice.pick(&["zero", "max"]), *self.dice.pick(&["lower", "upper"]));
+                let (a, b) = (self.value("scalar.constant -1.0 : f32"), self.value("scalar.constant 2.5 : f32"));
+                let t = self.value(&format!("vector.from_elements {a}, %f0, {b} : vector<3xf32>"));
+                let r = self.value(&format!("vector.table.quantize {v}, {t} {{nan = {nan}, tie = {tie}}} : vector<4xf32>, vector<3xf32> -> vector<4xi32>"));
+                int(self, scope, &r, "4xi32");
+            }
+            8 => {
+                let narrow = *self.dice.pick(&["f16", "bf16"]);
+                let n = self.value(&format!("vector.fptrunc {v} : vector<4xf32> to vector<4x{narrow}>"));
+                let c = self.value(&format!("vector.splat {f} : vector<2xf32>"));
+                let r = self.value(&format!(
+                    "vector.dot2f {n}, {n}, {c} : vector<4x{narrow}>, vector<4x{narrow}>, vector<2xf32>"
+                ));
+                let e = self.value(&format!("vector.extract {r}[1] : vector<2xf32> -> f32"));
+                scope.floats.push(e);
+            }
+            9 => {
+                let formats = *self.dice.pick(&["fp8fp8", "fp8bf8", "bf8fp8", "bf8bf8"]);
+                let r = self.value(&format!("vector.dot4f8<{formats}> {w}, {w}, {v} : vector<4xi32>, vector<4xf32>"));
+                let e = self.value(&format!("vector.extract {r}[{lane}] : vector<4xf32> -> f32"));
+                scope.floats.push(e);
+            }
+            10 => {
+                let signs = *self.dice.pick(&["s4s4", "u4s4", "s4u4", "u4u4"]);
+                let turned = self.value(&format!("vector.shuffle<[2, 3, 1, 0]> {w} : vector<4xi32>"));
+                let r = self.value(&format!("vector.dot8i4<{signs}> {w}, {turned}, {w} : vector<4xi32>"));
+                int(self, scope, &r, "4xi32");
+            }
+            11 => {
+                let (format, lanes) = *self.dice.pick(&[
+                    ("f8e4m3", 16),
+                    ("f8e5m2", 16),
+                    ("f4e2m1", 32),
+                    ("i4", 32),
+                    ("u2", 64),
+                    ("i8", 16),
+                    ("f16", 8),
+                    ("bf16", 8),
+                ]);
+                let s = self
+                    .value(&format!("encoding.define #encoding.operand<element_format={format}> : encoding<schema>"));
+                let r = self.value(&format!("vector.decode {w} using {s} {{scale = {f} : f32}} : vector<4xi32>, encoding<schema> -> vector<{lanes}xf32>"));
+                let e = self.value(&format!("vector.extract {r}[{}] : vector<{lanes}xf32> -> f32", lane + 3));
+                scope.floats.push(e);
+            }
+            12 => {
+                let (format, lanes) = *self.dice.pick(&[
+                    ("f8e4m3", "1xi32"),
+                    ("f8e5m2", "4xi8"),
+                    ("i4", "2xi8"),
+                    ("u4", "1xi16"),
+                    ("bf16", "2xi32"),
+                ]);
+                let s = self
+                    .value(&format!("encoding.define #encoding.operand<element_format={format}> : encoding<schema>"));
+                let r = self.value(&format!(
+                    "vector.encode {v} using {s} : vector<4xf32>, encoding<schema> -> vector<{lanes}>"
+                ));
+                let r = match lanes {
+                    "1xi32" | "2xi32" => r,
+                    _ => {
+                        let bytes = if lanes == "4xi8" { 4 } else { 2 };
+                        let r = if lanes == "1xi16" {
+                            self.value(&format!("vector.bitcast {r} : vector<1xi16> to vector<2xi8>"))
+                        } else {
+                            r
+                        };
+                        self.value(&format!("vector.extui {r} : vector<{bytes}xi8> to vector<{bytes}xi32>"))
+                    }
+                };
+                let count = match lanes {
+                    "1xi32" => 1,
+                    "4xi8" => 4,
+                    _ => 2,
+                };
+                let e = self.value(&format!("vector.reduce<xori> {r}, %i0 : vector<{count}xi32>, i32"));
+                // A NaN's payload is free.
+                let (a, b) = (
+                    self.value(&format!("vector.cmpf uno, {v}, {v} : vector<4xf32> -> vector<4xi1>")),
+                    self.value("scalar.constant false : i1"),
+                );
+                let nan = self.value(&format!("vector.reduce<ori> {a}, {b} : vector<4xi1>, i1"));
+                let e = self.value(&format!("scf.select {nan}, %i0, {e} : i32"));
+                scope.ints.push(e);
+            }
+            13 => {
+                let b = self.value(&format!("vector.broadcast {v} : vector<4xf32> -> vector<2x4xf32>"));
+                let axis = self.dice.below(2);
+                let left = if axis == 0 { 4 } else { 2 };
+                let c = self.value(&format!("vector.splat {f} : vector<{left}xf32>"));
+                let combine = *self.dice.pick(&COMBINE);
+                let r = self.value(&format!(
+                    "vector.reduce.axes<{combine}> {b}, {c} axes [{axis}] : vector<2x4xf32>, vector<{left}xf32>"
+                ));
+                let e = self.value(&format!("vector.extract {r}[1] : vector<{left}xf32> -> f32"));
+                scope.floats.push(e);
+            }
+            14 => {
+                // Each item's own memory: written whole, then here and there.
+                let b = self.value("index.constant 32 : offset");
+                let b = self.value(&format!("buffer.alloca<private> align(4) {b} : buffer"));
+                let p = self.value(&format!("buffer.view {b}[%base] : buffer -> view<8xi32>"));
+                let c =
+                    self.value(&format!("vector.concat<0> {w}, {w} : vector<4xi32>, vector<4xi32> -> vector<8xi32>"));
+                self.line(&format!("vector.store {c}, {p}[0] : vector<8xi32>, view<8xi32>"));
+                let zero = self.value("vector.constant 0 : vector<4xi32>");
+                let m = self.value(&format!("vector.cmpi sgt, {w}, {zero} : vector<4xi32> -> vector<4xi1>"));
+                let turned = self.value(&format!("vector.shuffle<[1, 3, 2, 0]> {w} : vector<4xi32>"));
+                if self.dice.below(2) == 0 {
+                    let (k7, k1) = (self.value("index.constant 7 : index"), self.value("index.constant -2 : index"));
+                    let o = self.value(&format!("vector.iota {k7} step {k1} : vector<4xindex>"));
+                    self.line(&format!("vector.scatter.mask {turned}, {p}[0][{o}], {m} : vector<4xi32>, view<8xi32>, vector<4xindex>, vector<4xi1>"));
+                } else {
+                    self.line(&format!(
+                        "vector.store.compress {turned}, {p}[2], {m} : vector<4xi32>, view<8xi32>, vector<4xi1>"
+                    ));
+                }
+                let index = self.dice.pick(&scope.indices).clone();
+                let k8 = self.value("index.constant 8 : index");
+                let at = self.value(&format!("index.rem {index}, {k8} : index"));
+                let e = self.value(&format!("view.load {p}[{at}] : view<8xi32> -> i32"));
+                scope.ints.push(e);
+            }
+            _ => {
+                let index = self.dice.pick(&scope.indices).clone();
+                let (k2, k4) = (self.value("index.constant 2 : index"), self.value("index.constant 4 : index"));
+                let (i, j) = (
+                    self.value(&format!("index.rem {index}, {k4} : index")),
+                    self.value(&format!("index.rem {index}, {k2} : index")),
+                );
+                let b = self.value(&format!("vector.broadcast {v} : vector<4xf32> -> vector<2x4xf32>"));
+                let n = self.value(&format!("vector.insert {f} into {b}[{j}, {i}] : f32, vector<2x4xf32>"));
+                let e = self.value(&format!("vector.extract {n}[1, {i}] : vector<2x4xf32> -> f32"));
+                let g = self.value(&format!("vector.extract {n}[{j}] : vector<2x4xf32> -> vector<4xf32>"));
+                let g = self.value(&format!("vector.reduce<addf> {g}, {f} : vector<4xf32>, f32"));
+                scope.floats.extend([e, g]);
+            }
+        }
     }
 
     fn meet(&mut self, scope: &mut Scope) {

@@ -80,15 +80,23 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
         | OpKind::MaskRange
         | OpKind::Reduce(_)
         | OpKind::Dot
+        | OpKind::Dot2F
+        | OpKind::Dot4I { .. }
         | OpKind::Alloca { .. }
         | OpKind::Bytes(_)
         | OpKind::BufferView
         | OpKind::Subview
         | OpKind::Refine
+        | OpKind::BufferLength
         | OpKind::Load
         | OpKind::LoadMask
         | OpKind::Store
         | OpKind::StoreMask
+        | OpKind::Gather
+        | OpKind::GatherMask
+        | OpKind::Scatter
+        | OpKind::ScatterMask
+        | OpKind::Fence
         | OpKind::FragmentLabel(..)
         | OpKind::FragmentLoad(_)
         | OpKind::FragmentStore(_)

@@ -12,6 +12,7 @@
 //! - Not here: what ops compute on bits (`eval`).
 
 mod fragment;
+mod packed;
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -555,6 +556,10 @@ impl<'k> Machine<'k, '_, '_> {
                 });
                 vec![sum].into()
             }
+            OpKind::Dot2F => packed::dot2f(element(0), &operand(0), &operand(1), &operand(2)).into(),
+            OpKind::Dot4I { a_signed, b_signed } => {
+                packed::dot4i(*a_signed, *b_signed, &operand(0), &operand(1), &operand(2)).into()
+            }
             OpKind::Lanes(map) => {
                 let all: Vec<u64> = op.operands.iter().flat_map(|value| item.lanes(*value).to_vec()).collect();
                 map.iter().map(|lane| all[*lane as usize]).collect()
@@ -615,6 +620,17 @@ impl<'k> Machine<'k, '_, '_> {
                 self.store(item, op, &access, &mask, &values)?;
                 return Ok(Slot::Unset);
             }
+            OpKind::BufferLength => match item.slot(op.operands[0]) {
+                Slot::Buffer(root) => vec![self.bytes(item, root).len() as u64].into(),
+                _ => return Ok(Slot::Unset),
+            },
+            OpKind::Gather | OpKind::GatherMask => self.gather(item, op, result_ty)?.into(),
+            OpKind::Scatter | OpKind::ScatterMask => {
+                self.scatter(item, op)?;
+                return Ok(Slot::Unset);
+            }
+            // Items run one after the other.
+            OpKind::Fence => return Ok(Slot::Unset),
             OpKind::FragmentLabel(..) => operand(0),
             OpKind::FragmentLoad(fragment) => self.fragment_load(item, op, *fragment)?,
             OpKind::FragmentStore(fragment) => {

@@ -553,6 +553,17 @@ pub enum OpKind {
     Reduce(Combine),
     /// `(a, b, acc) -> scalar`: `acc = fma(a[i], b[i], acc)`, lanes ascending.
     Dot,
+    /// `(a, b, acc) -> vector`: two f16 or bf16 lanes of `a` and of `b` a result lane, widened to f32 and joined by two
+    /// fused multiply-adds, the lower lane first.
+    Dot2F,
+    /// `(a, b, acc) -> vector`: four i8 lanes of `a` and of `b` a result lane; the four products and `acc`, i32, summed
+    /// wrapping.
+    Dot4I {
+        /// Whether lanes of `a` are signed.
+        a_signed: bool,
+        /// Whether lanes of `b` are.
+        b_signed: bool,
+    },
     /// `(vector..) -> vector`: result lane `i` is lane `lanes[i]` of the operands' lanes laid end to end. Every static
     /// movement of lanes (slice, concat, broadcast, transpose, shuffle, interleave) is one of these.
     Lanes(Box<[u32]>),
@@ -576,6 +587,8 @@ pub enum OpKind {
     Subview,
     /// `(view) -> view`: same bytes, other extents.
     Refine,
+    /// `(buffer) -> offset`: its size in bytes.
+    BufferLength,
     /// `(view, index..) -> T`: the element at the indices; a vector covers the trailing axes from there on.
     Load,
     /// `(view, index.., mask, pass) -> vector`: lanes masked off touch no memory and take their lane of `pass`.
@@ -584,6 +597,19 @@ pub enum OpKind {
     Store,
     /// `(value, view, index.., mask)`: lanes masked off touch no memory.
     StoreMask,
+    /// `(view, index.., offsets) -> vector`: lane `i` is the element `offsets[i]` beyond the indices on the last axis.
+    /// Offsets are a vector of `index`, of the result's shape.
+    Gather,
+    /// `(view, index.., offsets, mask, pass) -> vector`: as `Gather`; lanes masked off touch no memory and take their lane
+    /// of `pass`.
+    GatherMask,
+    /// `(value, view, index.., offsets)`: the inverse of `Gather`. Lanes write in ascending order; addresses should differ.
+    Scatter,
+    /// `(value, view, index.., offsets, mask)`: lanes masked off touch no memory.
+    ScatterMask,
+
+    /// `()`: what the item wrote before is seen before what it writes after. Nobody is waited for.
+    Fence,
     /// `(view, index..) -> vector`: the lane's part of the tile whose first element is at the indices, rows and columns along
     /// the last two axes. The vector has a lane for each slot; one without data is zero.
     FragmentLoad(Fragment),
@@ -656,7 +682,7 @@ pub enum Family<'a> {
     Place,
     /// Reads memory; no other effect.
     Read,
-    /// Writes memory; no result.
+    /// Writes memory, or orders that; no result.
     Write,
     /// Reads memory, a place that depends on which lane of its subgroup the item is; no other effect.
     ReadLane,
@@ -741,12 +767,15 @@ impl OpKind {
             | Self::Insert
             | Self::Reduce(_)
             | Self::Dot
+            | Self::Dot2F
+            | Self::Dot4I { .. }
             | Self::Lanes(_)
-            | Self::FragmentLabel(..) => Family::Vector,
+            | Self::FragmentLabel(..)
+            | Self::BufferLength => Family::Vector,
             Self::Alloca { space, .. } => Family::Scratch(*space),
             Self::Bytes(_) | Self::BufferView | Self::Subview | Self::Refine => Family::Place,
-            Self::Load | Self::LoadMask => Family::Read,
-            Self::Store | Self::StoreMask => Family::Write,
+            Self::Load | Self::LoadMask | Self::Gather | Self::GatherMask => Family::Read,
+            Self::Store | Self::StoreMask | Self::Scatter | Self::ScatterMask | Self::Fence => Family::Write,
             Self::FragmentLoad(_) => Family::ReadLane,
             Self::FragmentStore(_) => Family::WriteLane,
             Self::If => Family::Branch(Branch::If),

@@ -80,7 +80,11 @@ fn names_and_results() {
     ops("index.add %x, %x : index", "index.add", "has 1 results; 0 names");
     body("%n: index", "%n = index.constant 1 : index", "%n", "already defined");
     body("%n: index, %n: index", "", "%n", "already a parameter");
-    ops("%l = encoding.layout.dense : encoding<layout>\n%y = index.add %l, %x : index", "%l", "is a layout");
+    ops(
+        "%l = encoding.layout.dense : encoding<layout>\n%y = index.add %l, %x : index",
+        "%l",
+        "is a layout or encoding",
+    );
 }
 
 #[test]
@@ -158,7 +162,7 @@ fn vectors() {
     ops(&v("%y = vector.transpose<[0, 1]> %v : vector<4xf32> -> vector<4xf32>"), "%v", "do not fit");
     ops(&v("%y = vector.dotf %v, %v, %i : vector<4xf32>, vector<4xf32>, i32"), "%v", "two equal float vectors");
     ops("%y = vector.from_elements %f, %f : vector<3xf32>", "vector", "2 elements for vector<3xf32>");
-    ops("%y = vector.splat %f : vector<0xf32>", "vector", "1 to 4096 lanes");
+    ops("%y = vector.splat %f : vector<4097xf32>", "vector", "at most 4096 lanes");
     ops("%y = vector.splat %f : vector<65x64xf32>", "vector", "this one has 4160");
     ops("%y = vector.splat %f : vector<f32>", "vector", "at least one dimension");
     ops("%y = vector.iota %f step %f : vector<4xf32>", "vector", "integer, index or offset lanes");
@@ -199,7 +203,7 @@ fn memory() {
         "has 1 strides, the view 2",
     );
     view("%y = buffer.view %b[%base] : buffer -> view<4x8xf32, #odd>", "#odd", "expected a layout");
-    view("%y = buffer.length %b", "buffer.length", "legal: buffer.view");
+    view("%y = buffer.measure %b", "buffer.measure", "legal: buffer.view");
     view("%a = buffer.alloca<workgroup> align(3) %base : buffer", "3", "a power of two");
     view("%a = buffer.alloca<host> align(4) %base : buffer", "host", "workgroup or private memory, found `host`");
     view("%a = buffer.alloca align(4) %base : buffer", "buffer.alloca", "needs a memory space");

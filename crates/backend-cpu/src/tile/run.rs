@@ -98,8 +98,14 @@ pub(super) unsafe fn launch(
         }
     }
     for &(slot, builtin) in &program.builtins {
-        if let Builtin::WorkGroupCount(axis) = builtin {
-            slots[slot.0 as usize] = [gx, gy, gz][usize::from(axis).min(2)];
+        match builtin {
+            Builtin::WorkGroupCount(axis) => slots[slot.0 as usize] = [gx, gy, gz][usize::from(axis).min(2)],
+            Builtin::Length(argument) => {
+                if let Some(Arg::Buffer { len, .. }) = args.get(argument as usize) {
+                    slots[slot.0 as usize] = *len as u64;
+                }
+            }
+            Builtin::Segment | Builtin::First | Builtin::Flat | Builtin::WorkGroup(_) | Builtin::Width => {}
         }
     }
     for inst in &program.prologue {
@@ -291,7 +297,7 @@ impl Run<'_> {
                     Builtin::First => first,
                     Builtin::Flat => at,
                     Builtin::WorkGroup(axis) => group[usize::from(axis).min(2)],
-                    Builtin::Width | Builtin::WorkGroupCount(_) => continue,
+                    Builtin::Width | Builtin::WorkGroupCount(_) | Builtin::Length(_) => continue,
                 };
             }
             self.width = width as usize;
@@ -337,6 +343,7 @@ impl Run<'_> {
                         self.slots[to.0 as usize] = bits(*ty, at, 0);
                     }
                     Inst::Spread { to, value } => self.spread(*to, self.numbers(*value), exec),
+                    Inst::Fence => std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst),
                     Inst::If { condition, then, otherwise } => {
                         let depth = self.depth;
                         let (yes, no) = self.split(*condition, exec, otherwise.is_some());

@@ -197,10 +197,7 @@ fn check_convert(op: Convert, from: ScalarType, to: ScalarType) -> Result<(), &'
         Convert::TruncF => {
             (from.is_float() && to.is_float() && from.bits() > to.bits(), "goes from a float to a narrower one")
         }
-        Convert::Bitcast => (
-            !from.is_address() && !to.is_address() && (from == ScalarType::I1) == (to == ScalarType::I1),
-            "goes between integers and floats of one width",
-        ),
+        Convert::Bitcast => (!from.is_address() && !to.is_address(), "goes between integers and floats of one width"),
     };
     if legal { Ok(()) } else { Err(says) }
 }
@@ -387,6 +384,7 @@ impl<'m> Builder<'m> {
             return self.convert_op(reader, kind, dialect).map(Some);
         }
         if let Some(class) = classify(op) {
+            self.element_flags(reader)?;
             let operands = self.same_operands::<1>(reader)?;
             let ty = self.compared_type(reader, &operands, dialect, Class::Float)?;
             let result = with_element(&ty, ScalarType::I1);
@@ -405,9 +403,10 @@ impl<'m> Builder<'m> {
             "geluf" => self.gelu(reader, dialect).map(Some),
             "cmpi" => self.compare(reader, dialect, true).map(Some),
             "cmpf" => self.compare(reader, dialect, false).map(Some),
-            "bitfield.extractu" | "bitfield.extracts" if dialect == Dialect::Scalar => {
-                self.bitfield(reader, op == "bitfield.extracts").map(Some)
+            "bitfield.extractu" | "bitfield.extracts" => {
+                self.bitfield_extract(reader, dialect == Dialect::Vector, op == "bitfield.extracts").map(Some)
             }
+            "bitfield.insert" => self.bitfield_insert(reader, dialect == Dialect::Vector).map(Some),
             _ => Ok(None),
         }
     }
@@ -706,43 +705,6 @@ impl<'m> Builder<'m> {
             (None, _) => refuse(span, "`geluf<logistic>` needs exactly `{scale = 1.702}` or another float"),
             (Some(_), _) => refuse(span, "only `geluf<logistic>` has attributes"),
         }
-    }
-
-    /// `scalar.bitfield.extract* %x {offset = o, width = w} : T -> T`: shifted up, then down.
-    fn bitfield(&mut self, reader: &mut Reader<'m>, sign: bool) -> Built<Vec<Binding>> {
-        let value = self.operand(reader)?;
-        let span = reader.here();
-        let (mut offset, mut width) = (None, None);
-        for entry in reader.dictionary()? {
-            match (entry.key, &entry.value) {
-                ("offset", Attribute::Int(bits)) => offset = Some(*bits),
-                ("width", Attribute::Int(bits)) => width = Some(*bits),
-                _ => {
-                    return refuse(entry.span, "legal here: `offset` and `width`, both integers");
-                }
-            }
-        }
-        let (ty, type_span) = self.operand_type(reader, &[value])?;
-        self.check_class(reader, &ty, type_span, Dialect::Scalar, Class::Integer)?;
-        reader.expect(Kind::Arrow)?;
-        let result_span = reader.here();
-        let result = self.plain_type(reader)?;
-        reader.end()?;
-        if result != ty {
-            return refuse(result_span, format!("`{}` keeps its type {ty}, found {result}", reader.name()));
-        }
-        let bits = i64::from(ty.element().unwrap_or(ScalarType::I32).bits());
-        let (Some(offset), Some(width)) = (offset, width) else {
-            return refuse(span, "needs `{offset = .., width = ..}`");
-        };
-        if offset < 0 || width < 1 || offset.checked_add(width).is_none_or(|end| end > bits) {
-            return refuse(span, format!("bits {offset} to {offset} + {width} are not inside {bits} bits"));
-        }
-        let up = self.constant(ty.clone(), (bits - offset - width) as u64);
-        let down = self.constant(ty.clone(), (bits - width) as u64);
-        let shift = if sign { Binary::ShrSI } else { Binary::ShrUI };
-        let high = self.emit(OpKind::Binary(Binary::ShlI), &[value, up], ty.clone());
-        Ok(one(self.emit(OpKind::Binary(shift), &[high, down], ty)))
     }
 
     /// `assume %a[, %b] [preds] : T[, T]`: its operands.

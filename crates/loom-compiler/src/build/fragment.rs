@@ -436,6 +436,16 @@ impl<'m> Builder<'m> {
         let (name, span) = reader.value_name()?;
         match self.names.get(name) {
             Some(Binding::Reported) => Err(crate::diag::Refusal::Reported),
+            Some(Binding::Encoding(encoding)) => match encoding.operand_format() {
+                Ok(format) => Ok(Some(format)),
+                Err(found) => refuse(
+                    span,
+                    format!(
+                        "`{}`: `{found}` has no public layout of a fragment; legal: f16, bf16, f8e4m3, f8e5m2, i8, u8, i4, u4",
+                        reader.name()
+                    ),
+                ),
+            },
             _ => refuse(span, format!("`%{name}` is not a schema")),
         }
     }

@@ -54,12 +54,7 @@ impl<'m> Builder<'m> {
                     _ => return refuse(span, format!("`%{name}` is not a layout")),
                 }
             }
-            _ => {
-                return self.unknown(
-                    reader,
-                    "encoding.layout.dense, encoding.layout.strided, encoding.layout.assume.dense, encoding.layout.assume.strided",
-                );
-            }
+            _ => return self.encoding_value(reader, op),
         };
         reader.expect(Kind::Colon)?;
         reader.expect_word("encoding")?;
@@ -76,9 +71,14 @@ impl<'m> Builder<'m> {
             "assume.noalias" | "assume.alignment" | "assume.memory_space" | "assume.same_root" => {
                 self.assume_buffer(reader, op)
             }
+            "length" => self.buffer_length(reader),
+            "fence" => self.fence(reader),
+            "copy" | "fill" | "compare" => self.host_buffer_op(reader),
+            op if op.starts_with("load.") || op.starts_with("store.") => self.host_buffer_op(reader),
             _ => self.unknown(
                 reader,
-                "buffer.view, alloca, assume.noalias, assume.alignment, assume.memory_space, assume.same_root",
+                "buffer.view, alloca, length, pack, fence, assume.noalias, assume.alignment, assume.memory_space, \
+                 assume.same_root",
             ),
         }
     }
@@ -275,7 +275,7 @@ impl<'m> Builder<'m> {
     }
 
     /// `<volatile>`, if there: a promise about devices that others write to; plain accesses keep it here.
-    fn volatile(&self, reader: &mut Reader<'m>) -> Built<()> {
+    pub(super) fn volatile(&self, reader: &mut Reader<'m>) -> Built<()> {
         if reader.peek() == Some(Kind::Less) {
             reader.keyword("`volatile`", |word| (word == "volatile").then_some(()))?;
         }
@@ -364,7 +364,7 @@ impl<'m> Builder<'m> {
         Ok(Vec::new())
     }
 
-    fn check_mask(&self, reader: &Reader<'m>, mask: ValueId, span: Span, vector: &Type) -> Built<()> {
+    pub(super) fn check_mask(&self, reader: &Reader<'m>, mask: ValueId, span: Span, vector: &Type) -> Built<()> {
         let expected = with_element(vector, ScalarType::I1);
         if *self.ty(mask) != expected {
             return refuse(span, format!("`{}`: the mask is {expected}, found {}", reader.name(), self.ty(mask)));
@@ -374,6 +374,7 @@ impl<'m> Builder<'m> {
 
     /// `vector.load.mask %w[..], %m, %pass : view, mask, vector`.
     pub(super) fn load_mask(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+        self.volatile(reader)?;
         let (view, ty, span) = self.view_operand(reader)?;
         let indices = self.view_indices(reader, &ty, span)?;
         reader.expect(Kind::Comma)?;
@@ -389,6 +390,9 @@ impl<'m> Builder<'m> {
         self.typed(reader, mask)?;
         reader.expect(Kind::Comma)?;
         self.typed(reader, pass)?;
+        if reader.accept(Kind::Arrow) {
+            self.typed(reader, pass)?;
+        }
         reader.end()?;
         let result = self.ty(pass).clone();
         self.check_vector(reader, &result, &ty, pass_span)?;
@@ -401,6 +405,7 @@ impl<'m> Builder<'m> {
 
     /// `vector.store.mask %v, %w[..], %m : vector, view, mask`.
     pub(super) fn store_mask(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+        self.volatile(reader)?;
         let value_span = reader.here();
         let value = self.operand(reader)?;
         reader.expect(Kind::Comma)?;

@@ -18,10 +18,13 @@ mod check;
 mod config;
 mod control;
 mod element;
+mod encoding;
 mod fragment;
+mod gather;
 mod kernel;
 mod memory;
 mod names;
+mod packed;
 mod prove;
 mod target;
 mod template;
@@ -328,8 +331,8 @@ impl<'m> Builder<'m> {
         match self.names.get(name) {
             Some(Binding::Value(value)) => Ok(*value),
             Some(Binding::Reported) => Err(Refusal::Reported),
-            Some(Binding::Layout(_)) => {
-                refuse(span, format!("`%{name}` is a layout; expected a scalar, vector, buffer or view"))
+            Some(Binding::Layout(_) | Binding::Encoding(_)) => {
+                refuse(span, format!("`%{name}` is a layout or encoding; expected a scalar, vector, buffer or view"))
             }
             Some(Binding::Host(Host::Tensor(_))) => refuse(span, format!("`%{name}` is a tensor; expected a scalar")),
             Some(Binding::Host(Host::Entropy(_))) => {
@@ -452,6 +455,8 @@ impl<'m> Builder<'m> {
             "template" => self.template_op(reader, op),
             "config" => self.config_op(reader, op),
             "encoding" => self.encoding_op(reader, op),
+            // Only arithmetic.
+            "buffer" if op == "pack" => self.pack(reader),
             "buffer" | "view" if self.place == Place::Launch => refuse(
                 reader.span(),
                 format!(

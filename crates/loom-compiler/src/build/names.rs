@@ -4,7 +4,9 @@
 //! - A function's body sees only its own names: its caller's are put away meanwhile.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
+use super::encoding::Encoding;
 use crate::check::{EntropyId, TensorId};
 use crate::ir::ValueId;
 use crate::types::Dim;
@@ -30,6 +32,7 @@ pub(crate) enum Host {
 pub(crate) enum Binding {
     Value(ValueId),
     Layout(Layout),
+    Encoding(Rc<Encoding>),
     Host(Host),
     /// Its definition was refused, and that was reported.
     Reported,

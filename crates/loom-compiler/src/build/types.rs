@@ -168,12 +168,12 @@ impl<'m> Builder<'m> {
                 }
                 let known = vector.dims.iter().all(|dim| dim.constant().is_some());
                 match vector.lanes() {
-                    Some(1..=MAX_LANES) => {}
+                    Some(0..=MAX_LANES) => {}
                     Some(lanes) => {
-                        return refuse(span, format!("a vector has 1 to {MAX_LANES} lanes; this one has {lanes}"));
+                        return refuse(span, format!("a vector has at most {MAX_LANES} lanes; this one has {lanes}"));
                     }
                     None if known => {
-                        return refuse(span, format!("a vector has 1 to {MAX_LANES} lanes; this one has more"));
+                        return refuse(span, format!("a vector has at most {MAX_LANES} lanes; this one has more"));
                     }
                     None if self.mode == super::Mode::Specialise => {
                         return refuse(span, "the extents of a vector must be constant once config is bound");
@@ -205,12 +205,9 @@ impl<'m> Builder<'m> {
 
     /// The layout behind the comma of a view type.
     fn layout(&mut self, reader: &mut Reader<'m>, rank: usize) -> Built<Layout> {
-        if let Some(token) = reader.token()
-            && token.kind == Kind::Hash
-            && reader.text(token) == "#dense"
-        {
-            reader.at += 1;
-            return Ok(Layout::Dense);
+        if reader.peek() == Some(Kind::Hash) {
+            let span = reader.here();
+            return self.record(reader)?.view_layout(span);
         }
         if reader.peek() != Some(Kind::Value) {
             return reader
@@ -222,6 +219,7 @@ impl<'m> Builder<'m> {
                 refuse(span, format!("`%{name}` has {} strides, the view {rank} dimensions", strides.len()))
             }
             Some(Binding::Layout(layout)) => Ok(layout.clone()),
+            Some(Binding::Encoding(encoding)) => Ok(encoding.layout()),
             Some(Binding::Reported) => Err(crate::diag::Refusal::Reported),
             Some(Binding::Value(_) | Binding::Host(_)) => refuse(span, format!("`%{name}` is not a layout")),
             None => refuse(span, format!("`%{name}` is not defined here")),

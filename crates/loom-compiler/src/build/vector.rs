@@ -39,12 +39,12 @@ pub(super) fn combine(word: &str) -> Option<Combine> {
 }
 
 /// Static extents of a vector: known, since it was read in a mode where they must be, or there is nothing to emit.
-fn extents(vector: &VectorType) -> Option<Vec<usize>> {
+pub(super) fn extents(vector: &VectorType) -> Option<Vec<usize>> {
     vector.dims.iter().map(|dim| dim.constant().map(|extent| extent as usize)).collect()
 }
 
 /// Calls `lane` with each position of `extents` in row-major order.
-fn positions(extents: &[usize], mut lane: impl FnMut(&[usize])) {
+pub(super) fn positions(extents: &[usize], mut lane: impl FnMut(&[usize])) {
     let total: usize = extents.iter().product();
     let mut at = vec![0; extents.len()];
     for _ in 0..total {
@@ -60,7 +60,7 @@ fn positions(extents: &[usize], mut lane: impl FnMut(&[usize])) {
 }
 
 /// The row-major number of a position.
-fn flat(extents: &[usize], at: &[usize]) -> usize {
+pub(super) fn flat(extents: &[usize], at: &[usize]) -> usize {
     extents.iter().zip(at).fold(0, |flat, (extent, at)| flat * extent + at)
 }
 
@@ -69,7 +69,8 @@ impl<'m> Builder<'m> {
     pub(super) fn vector_op(&mut self, reader: &mut Reader<'m>, op: &str) -> Built<Vec<Binding>> {
         match op {
             "constant" => self.constant_op(reader, Dialect::Vector),
-            "poison" => {
+            // What neither holds must not be seen.
+            "poison" | "empty" => {
                 reader.expect(Kind::Colon)?;
                 let vector = self.vector_type(reader)?;
                 reader.end()?;
@@ -86,21 +87,41 @@ impl<'m> Builder<'m> {
             "dotf" => self.dot(reader),
             "load" => self.load(reader, true),
             "store" => self.store(reader, true),
+            "gather" => self.gather(reader, false),
+            "gather.mask" => self.gather(reader, true),
+            "scatter" => self.scatter(reader, false),
+            "scatter.mask" => self.scatter(reader, true),
+            "load.expand" => self.load_expand(reader),
+            "store.compress" => self.store_compress(reader),
             "load.mask" => self.load_mask(reader),
             "store.mask" => self.store_mask(reader),
             "slice" | "concat" | "broadcast" | "transpose" | "shuffle" | "interleave" | "deinterleave" => {
                 self.move_lanes(reader, op)
             }
             "fragment" | "fragment.load" | "fragment.store" | "fragment.repack" | "mma" => self.fragment_op(reader, op),
-            _ => match self.element_op(reader, op, Dialect::Vector)? {
-                Some(results) => Ok(results),
-                None => self.unknown(
-                    reader,
-                    "the element-wise ops, and vector.constant, poison, splat, from_elements, iota, mask.range, select, \
-                     extract, insert, reduce, dotf, load, store, load.mask, store.mask, slice, concat, broadcast, \
-                     transpose, shuffle, interleave, deinterleave, fragment, fragment.load, fragment.store, fragment.repack, mma",
-                ),
-            },
+            "decode" => self.decode(reader),
+            "encode" => self.encode(reader),
+            "transform" => refuse(
+                reader.span(),
+                "`vector.transform`: encodings of role `transform` have no public definition, so it is not compiled",
+            ),
+            _ => {
+                if let Some(results) = self.packed_op(reader, op)? {
+                    return Ok(results);
+                }
+                match self.element_op(reader, op, Dialect::Vector)? {
+                    Some(results) => Ok(results),
+                    None => self.unknown(
+                        reader,
+                        "the element-wise ops, and vector.constant, poison, empty, splat, from_elements, iota, mask.range, \
+                         select, extract, insert, reduce, reduce.axes, dotf, dot2f, dot4i, dot8i4, dot4f8, bitpack, \
+                         bitunpacku, bitunpacks, table.lookup, table.quantize, decode, encode, load, store, load.mask, \
+                         store.mask, load.expand, store.compress, gather, gather.mask, scatter, scatter.mask, slice, concat, \
+                         broadcast, transpose, shuffle, interleave, deinterleave, fragment, fragment.load, fragment.store, \
+                         fragment.repack, mma",
+                    ),
+                }
+            }
         }
     }
 
@@ -199,7 +220,7 @@ impl<'m> Builder<'m> {
         Ok(one(self.emit(OpKind::Select, &operands, ty)))
     }
 
-    fn vector_operand(&mut self, reader: &mut Reader<'m>) -> Built<(ValueId, VectorType)> {
+    pub(super) fn vector_operand(&mut self, reader: &mut Reader<'m>) -> Built<(ValueId, VectorType)> {
         let span = reader.here();
         let value = self.operand(reader)?;
         match self.ty(value) {
@@ -217,6 +238,9 @@ impl<'m> Builder<'m> {
             return refuse(span, format!("`{}`: {message}", reader.name()));
         }
         for ((index, span), dim) in indices.iter().zip(&vector.dims) {
+            if dim.constant() == Some(0) {
+                return refuse(*span, "an extent of 0 has no lanes");
+            }
             if let (Some(index), Some(extent)) = (self.constant_of(*index), dim.constant())
                 && index >= extent
             {

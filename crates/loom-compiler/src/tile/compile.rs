@@ -17,6 +17,7 @@ mod control;
 mod fragment;
 mod lines;
 mod memory;
+mod packed;
 mod traits;
 mod words;
 
@@ -152,7 +153,7 @@ struct Compiler<'a> {
     program: Program,
     frame: Frame,
     constants: BTreeMap<u64, Slot>,
-    builtins: BTreeMap<u8, Slot>,
+    builtins: BTreeMap<u32, Slot>,
     values: Vec<Option<Value>>,
     /// The block being filled.
     at: Block,
@@ -498,7 +499,7 @@ impl<'a> Compiler<'a> {
             OpKind::Convert(convert) => {
                 let (from, to) = (self.body.ty(op.operands[0]).lanes(), self.body.ty(op.results[0]).lanes());
                 if from != to {
-                    return self.unsupported("vector.bitcast that changes the number of lanes");
+                    return self.regroup(op);
                 }
                 self.element_wise(block, at, op, Element::Convert(*convert))
             }
@@ -562,6 +563,8 @@ impl<'a> Compiler<'a> {
                 self.define_lanes(op.results[0], vec![sum]);
                 Ok(())
             }
+            OpKind::Dot2F => self.dot2f(op),
+            OpKind::Dot4I { a_signed, b_signed } => self.dot4i(op, *a_signed, *b_signed),
             OpKind::Lanes(order) => {
                 let mut all = Vec::new();
                 for &operand in &op.operands {
@@ -601,6 +604,10 @@ impl<'a> Compiler<'a> {
             OpKind::LoadMask => self.load_mask(op),
             OpKind::Store => self.store(op),
             OpKind::StoreMask => self.store_mask(op),
+            OpKind::Gather | OpKind::GatherMask => self.gather(op),
+            OpKind::Scatter | OpKind::ScatterMask => self.scatter(op),
+            OpKind::Fence => self.emit(Inst::Fence),
+            OpKind::BufferLength => self.buffer_length(op),
             OpKind::If => {
                 let condition = self.lane(op.operands[0])?;
                 if let Some((clip, _, signed)) = self.clip
@@ -780,52 +787,70 @@ impl<'a> Compiler<'a> {
         let mut lanes = self.lanes(vector)?;
         let mut part = lanes.len();
         let mut start = 0;
-        let mut dynamic = None;
-        for (dim, &index) in ty.dims.iter().zip(indices) {
-            let extent = dim.constant().unwrap_or(1).max(1) as usize;
-            part /= extent;
-            match self.lane(index)? {
-                Lane::Uniform(Word::Constant(at)) if (at as usize) < extent => start += at as usize * part,
+        // Distance from `start`, in parts, of what is chosen at run time.
+        let mut dynamic: Option<Lane> = None;
+        let index = |op: Binary| Op::Binary(op, ScalarType::Index);
+        let parts: u64 = ty.dims[..indices.len()].iter().map(|dim| dim.constant().unwrap_or(1)).product();
+        let mut rest = parts;
+        for (dim, &at) in ty.dims.iter().zip(indices) {
+            let extent = dim.constant().unwrap_or(1).max(1);
+            part /= extent as usize;
+            rest /= extent;
+            match self.lane(at)? {
+                Lane::Uniform(Word::Constant(at)) if at < extent => start += (at * rest) as usize,
                 // Out of range is out of contract; lane 0 is as good as any.
                 Lane::Uniform(Word::Constant(_)) => {}
-                lane if ty.dims.len() == 1 => dynamic = Some(lane),
-                _ => return self.unsupported("a lane of a matrix chosen at run time"),
+                lane => {
+                    let lane = self.settled(lane, at)?;
+                    let lane = self.apply(index(Binary::MulI), &[lane, Lane::Uniform(Word::Constant(rest))], None)?;
+                    dynamic = Some(match dynamic {
+                        Some(sum) => self.apply(index(Binary::AddI), &[sum, lane], None)?,
+                        None => lane,
+                    });
+                }
             }
         }
         let element = ty.element;
-        let Some(index) = dynamic else {
+        let Some(distance) = dynamic else {
+            let first = start * part;
             if insert {
                 let value = self.lanes(op.operands[0])?;
-                lanes[start..start + part].clone_from_slice(&value[..part]);
+                lanes[first..first + part].clone_from_slice(&value[..part]);
                 self.define_lanes(op.results[0], lanes);
             } else {
-                self.define_lanes(op.results[0], lanes[start..start + part].to_vec());
+                self.define_lanes(op.results[0], lanes[first..first + part].to_vec());
             }
             return Ok(());
         };
-        let index = match self.source(&index)? {
+        let distance = match self.source(&distance)? {
             Source::Reg(reg) => Lane::Reg(reg),
-            Source::Slot(_) | Source::Memory(_) => index,
+            Source::Slot(_) | Source::Memory(_) => distance,
         };
         let equals = |this: &mut Self, at: usize| {
-            let at = Lane::Uniform(Word::Constant(at as u64));
-            this.map(Op::CompareI(IntPredicate::Eq, ScalarType::Index), &[index.clone(), at], None)
+            let at = Lane::Uniform(Word::Constant((at - start) as u64));
+            this.map(Op::CompareI(IntPredicate::Eq, ScalarType::Index), &[distance.clone(), at], None)
         };
         if insert {
-            let value = self.lane(op.operands[0])?;
-            let value = self.settled(value, op.operands[0])?;
-            for (at, lane) in lanes.iter_mut().enumerate() {
+            let mut value = self.lanes(op.operands[0])?;
+            for lane in &mut value {
+                *lane = self.settled(lane.clone(), op.operands[0])?;
+            }
+            for at in start..parts as usize {
                 let here = equals(self, at)?;
-                *lane = self.map(Op::Select(element), &[here, value.clone(), lane.clone()], None)?;
+                for (lane, value) in lanes[at * part..(at + 1) * part].iter_mut().zip(&value) {
+                    *lane = self.map(Op::Select(element), &[here.clone(), value.clone(), lane.clone()], None)?;
+                }
             }
             self.define_lanes(op.results[0], lanes);
         } else {
-            let mut found = lanes[0].clone();
-            for (at, lane) in lanes.iter().enumerate().skip(1) {
+            let mut found = lanes[start * part..(start + 1) * part].to_vec();
+            for at in start + 1..parts as usize {
                 let here = equals(self, at)?;
-                found = self.map(Op::Select(element), &[here, lane.clone(), found], None)?;
+                for (found, lane) in found.iter_mut().zip(&lanes[at * part..(at + 1) * part]) {
+                    *found = self.map(Op::Select(element), &[here.clone(), lane.clone(), found.clone()], None)?;
+                }
             }
-            self.define_lanes(op.results[0], vec![found]);
+            self.define_lanes(op.results[0], found);
         }
         Ok(())
     }

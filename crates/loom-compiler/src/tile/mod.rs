@@ -57,6 +57,7 @@ impl CpuImage {
             | Inst::If { .. }
             | Inst::For { .. }
             | Inst::Loop { .. }
+            | Inst::Fence
             | Inst::Reduce { .. }
             | Inst::Shuffle { .. }
             | Inst::FragmentLoad(_)

@@ -209,6 +209,8 @@ pub enum Inst {
         /// For faults.
         site: SiteId,
     },
+    /// What was written before is seen before what is written after.
+    Fence,
     /// Combines the values of each group of items, in the order of `OpKind::SubgroupReduce`.
     Reduce {
         /// How two values combine.
@@ -373,6 +375,8 @@ pub enum Builtin {
     WorkGroup(u8),
     /// Number of workgroups, by axis.
     WorkGroupCount(u8),
+    /// Bytes of the buffer bound to this launch argument.
+    Length(u32),
 }
 
 /// A kernel as the tile executor runs it.

@@ -215,6 +215,7 @@ impl Check<'_> {
                 [*to, *low, *high, *step].into_iter().try_for_each(|slot| self.slot(slot))?;
                 self.site(*site)
             }
+            Inst::Fence => Ok(()),
             Inst::Loop { head: _, condition, body: _, site } => {
                 self.condition(condition)?;
                 self.site(*site)
@@ -324,6 +325,7 @@ fn blocks(inst: &Inst) -> [Option<Block>; 2] {
         | Inst::LoadScalar { .. }
         | Inst::Map { .. }
         | Inst::Spread { .. }
+        | Inst::Fence
         | Inst::Reduce { .. }
         | Inst::Shuffle { .. }
         | Inst::FragmentLoad(_)

@@ -46,7 +46,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn view_type(&self, view: ValueId) -> Result<&'a ViewType> {
+    pub(super) fn view_type(&self, view: ValueId) -> Result<&'a ViewType> {
         match self.body.ty(view) {
             Type::View(ty) => Ok(ty),
             Type::Scalar(_) | Type::Vector(_) | Type::Buffer => {
@@ -70,7 +70,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// `address + index · stride · size`.
-    fn advance(&mut self, address: Lane, index: &Lane, stride: &Lane, ty: ScalarType) -> Result<Lane> {
+    pub(super) fn advance(&mut self, address: Lane, index: &Lane, stride: &Lane, ty: ScalarType) -> Result<Lane> {
         let (mul, add) = (Op::Binary(Binary::MulI, ScalarType::I64), Op::Binary(Binary::AddI, ScalarType::I64));
         let stride = self.apply(mul, &[stride.clone(), Lane::Uniform(Word::Constant(ty.bytes()))], None)?;
         let distance = self.apply(mul, &[index.clone(), stride], None)?;
@@ -118,7 +118,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// Reads one element: into a slot if all items share it, else as `to`, or a register of its own.
-    fn read(&mut self, buffer: u32, offset: &Lane, ty: ScalarType, to: Option<Reg>) -> Result<Lane> {
+    pub(super) fn read(&mut self, buffer: u32, offset: &Lane, ty: ScalarType, to: Option<Reg>) -> Result<Lane> {
         if let (Lane::Uniform(offset), None) = (offset, to) {
             let site = self.site("view.load");
             let (to, offset) = (self.slot(), self.slot_of(*offset));
@@ -196,7 +196,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn write(&mut self, buffer: u32, offset: &Lane, ty: ScalarType, value: &Lane) -> Result<()> {
+    pub(super) fn write(&mut self, buffer: u32, offset: &Lane, ty: ScalarType, value: &Lane) -> Result<()> {
         let access = self.access(buffer, offset, ty, "view.store")?;
         let from = self.source(value)?;
         self.emit(Inst::Map { op: Op::Move(ty), to: Target::Memory(access), from: [from; 3] })

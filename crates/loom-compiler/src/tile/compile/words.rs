@@ -35,8 +35,9 @@ impl Compiler<'_> {
             Builtin::First => (1, false),
             Builtin::Flat => (2, false),
             Builtin::Width => (3, true),
-            Builtin::WorkGroup(axis) => (4 + axis, false),
-            Builtin::WorkGroupCount(axis) => (7 + axis, true),
+            Builtin::WorkGroup(axis) => (4 + u32::from(axis), false),
+            Builtin::WorkGroupCount(axis) => (7 + u32::from(axis), true),
+            Builtin::Length(argument) => (10 + argument, true),
         };
         let slot = match self.builtins.get(&key) {
             Some(&slot) => slot,
