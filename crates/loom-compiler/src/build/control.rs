@@ -8,6 +8,7 @@ use crate::eval;
 use crate::facts::Facts;
 use crate::ir::{BlockId, Span, ValueId};
 use crate::lex::Kind;
+use crate::module::Module;
 use crate::ops::{IntPredicate, OpKind};
 use crate::reader::Reader;
 use crate::syntax::{self, Region};
