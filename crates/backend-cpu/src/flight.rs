@@ -71,12 +71,15 @@ enum Work {
 
 impl Flight {
     pub fn new(pool: Pool) -> Self {
+        // As many as there are completions: a list comes back a little later than what it was for ends.
+        let mut earlier = Vec::with_capacity(DEPTH_MAX);
+        earlier.resize_with(COMPLETIONS, || Vec::with_capacity(4));
         let state = State {
             order: Order::default(),
             jobs: VecDeque::with_capacity(DEPTH_MAX),
             in_flight: 0,
             completions: Completions::new(COMPLETIONS),
-            earlier: Vec::with_capacity(DEPTH_MAX),
+            earlier,
             thread: None,
         };
         Self { pool, state: Mutex::new(state), arrived: Condvar::new(), closing: AtomicBool::new(false) }

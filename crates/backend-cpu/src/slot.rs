@@ -40,6 +40,9 @@ const ORPHANED: u8 = 2;
 /// Enough that a caller may keep the completions of a slot's last turns, and its next one still allocates nothing.
 const COMPLETIONS: usize = 4;
 
+/// How many submissions a turn may come after before their list allocates.
+const AFTER: usize = 8;
+
 /// A slot, on lease or not.
 pub(crate) struct SlotCell {
     pub memory: SlotMemory,
@@ -52,7 +55,7 @@ impl SlotCell {
     pub fn new(memory: SlotMemory, seats_max: usize, buffers: usize) -> Self {
         let queued = Queued {
             seats: Vec::with_capacity(seats_max),
-            after: Vec::new(),
+            after: Vec::with_capacity(AFTER),
             tickets: Vec::with_capacity(buffers),
             completions: Completions::new(COMPLETIONS),
         };
