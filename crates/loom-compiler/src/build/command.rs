@@ -82,7 +82,7 @@ impl<'m> Builder<'m> {
         let kernel = reader.name() == "kernel.launch";
         let (callee, span) = reader.symbol()?;
         let mut groups = [Vec::new(), Vec::new()];
-        let mut group = |builder: &mut Self, reader: &mut Reader<'m>, close: Kind| {
+        let group = |builder: &mut Self, reader: &mut Reader<'m>, close: Kind| {
             if reader.accept(close) {
                 return Ok(Vec::new());
             }
