@@ -247,3 +247,19 @@ kernel.def export("odd") @odd() {
     let expected: Vec<u8> = values.iter().flat_map(|value| value.count_ones().to_le_bytes()).collect();
     assert_eq!(found[1], expected);
 }
+
+#[test]
+fn read_only_bytes_travel_in_the_image() {
+    let text = "global.rodata.def @table = bytes(\"0000803f000000400000404000008040\")\n\
+        kernel.def @k(%n: index) {\n  %one = index.constant 1 : index\n  %wg = index.constant 8 : index\n  \
+        kernel.launch.config workgroups(%n, %one, %one) workgroup_size(%wg, %one, %one) : index\n\
+        } launch(%out: buffer) {\n  %base = index.constant 0 : offset\n  %four = index.constant 4 : index\n  \
+        %t = global.load @table : buffer\n  %tv = buffer.view %t[%base] : buffer -> view<4xf32>\n  \
+        %v = buffer.view %out[%base] : buffer -> view<16xf32>\n  %i = kernel.workitem.dispatch.id<x> : index\n  \
+        %j = index.rem %i, %four : index\n  %x = view.load %tv[%j] : view<4xf32> -> f32\n  \
+        %y = view.load %tv[3] : view<4xf32> -> f32\n  %z = scalar.mulf %x, %y : f32\n  \
+        view.store %z, %v[%i] : f32, view<16xf32>\n  kernel.return\n}\n";
+    let image = CpuImage::decode(&image(text, "k").encode().unwrap()).unwrap();
+    let ran = run(&image, &[2], &[vec![0; 64]], &[]).unwrap();
+    assert_eq!(floats(&ran[0]), [4.0, 8.0, 12.0, 16.0].repeat(4));
+}

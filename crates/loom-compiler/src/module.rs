@@ -44,6 +44,12 @@ pub struct Module {
 /// Families of ops that stand in bodies only.
 const BODY: [&str; 7] = ["index", "scalar", "vector", "view", "buffer", "encoding", "scf"];
 
+/// Families of ops that only one machine has.
+const BEYOND: [&str; 6] = ["low", "amdgpu", "aie2p", "x86", "pipeline", "channel"];
+
+/// Ops that move bytes on the host; one that ends in a dot stands for all of its names.
+const ON_HOST: [&str; 5] = ["buffer.copy", "buffer.fill", "buffer.compare", "buffer.load.", "buffer.store."];
+
 /// Families that a fragment of a body may have.
 const FRAGMENT: [&str; 11] =
     ["index", "scalar", "vector", "view", "buffer", "encoding", "scf", "kernel", "config", "func", "template"];
@@ -146,7 +152,8 @@ impl Module {
         sound
     }
 
-    /// Verifies every kernel and function of the text, whatever reaches it, with config values unknown.
+    /// Verifies every kernel and function of the text, whatever reaches it, with config values unknown. Functions of the host,
+    /// and those that use target assembly, are left to what reaches them.
     ///
     /// # Errors
     /// Every refusal, among them those of ops that this version does not compile.
@@ -294,6 +301,41 @@ impl Module {
             [".def", ".decl", ".target"].iter().any(|end| name.ends_with(end)) || !FRAGMENT.contains(&family(op))
         };
         !self.ops.is_empty() && self.ops.iter().any(|op| BODY.contains(&family(op))) && !self.ops.iter().any(defines)
+    }
+
+    /// Functions and templates that no kernel may reach: they, or what they call, use ops of the host or of one machine. They
+    /// are refused where they are reached, and a text is not wrong for having them.
+    pub(crate) fn beyond_kernels(&self) -> Vec<bool> {
+        let is_function = |op: &Op| ["func.def", "func.template", "template.def"].contains(&self.op_name(op));
+        let is_beyond = |name: &str| {
+            let family = name.split('.').next().unwrap_or_default();
+            BEYOND.contains(&family)
+                || ON_HOST
+                    .iter()
+                    .any(|op| name.strip_prefix(op).is_some_and(|rest| rest.is_empty() || op.ends_with('.')))
+        };
+        let mut beyond = vec![false; self.ops.len()];
+        let mut callers: HashMap<usize, Vec<usize>> = HashMap::new();
+        let mut found = Vec::new();
+        for (at, op) in self.ops.iter().enumerate().filter(|(_, op)| is_function(op)) {
+            for token in op.rest.start..op.rest.end {
+                match self.tokens[token as usize].kind {
+                    Kind::OpName if is_beyond(self.text(token)) => found.push(at),
+                    Kind::Symbol => {
+                        if let Some(callee) = self.symbols.get(&self.text(token)[1..]) {
+                            callers.entry(*callee).or_default().push(at);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        while let Some(at) = found.pop() {
+            if !std::mem::replace(&mut beyond[at], true) {
+                found.extend(callers.remove(&at).unwrap_or_default());
+            }
+        }
+        beyond
     }
 
     /// Whether the op only promises a definition.

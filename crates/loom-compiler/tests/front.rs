@@ -641,3 +641,18 @@ fn assumptions_flags_and_factors_fit_what_they_stand_at() {
     assert!(parse("a.loom", &unrolled).verify().is_ok());
     says(specialise(&unrolled, "k", &[]), &["must be constant once config is bound"]);
 }
+
+#[test]
+fn functions_of_the_host_are_refused_where_they_are_reached() {
+    let host = "func.def @moves(%a: buffer, %n: offset) {\n%z = index.constant 0 : offset\nbuffer.copy %a[%z], %a[%z], %n\nfunc.return\n}\n\
+        func.def public @calls(%a: buffer, %n: offset) {\nfunc.call @moves(%a, %n) : (buffer, offset)\nfunc.return\n}\n\
+        template.decl @tick() -> (i32)\ntemplate.def<@tick> @clock() -> (i32) {\n%t = low.invoke @asm() : () -> (i32)\ntemplate.return %t : i32\n}\n";
+    assert!(parse("a.loom", host).verify().is_ok());
+    let calls = single("%a: buffer", "func.call @calls(%a, %base) : (buffer, offset)");
+    says(parse("a.loom", &format!("{host}{calls}")).verify(), &["a.loom:3", "`buffer.copy`"]);
+    let ticks = single("%a: buffer", "%t = template.apply<@tick>() : () -> (i32)");
+    assert!(parse("a.loom", &format!("{host}{ticks}")).verify().is_ok(), "another provider may be linked");
+    says(specialise(&format!("{host}{ticks}"), "k", &[]), &["`low.invoke`"]);
+    // A fault of another kind in them is not looked for, but what is no op of anything is.
+    says(parse("a.loom", &host.replace("buffer.copy %a[%z], %a[%z], %n", "buffer.cpy %a")).verify(), &["`buffer.cpy`"]);
+}

@@ -179,7 +179,7 @@ pub(super) unsafe fn launch(
     Ok(())
 }
 
-/// Fills in where the program's buffers lie. Returns the bytes of scratch memory used.
+/// Fills in where the program's buffers lie. Returns the bytes of scratch memory used, those of constants left out.
 fn bind(
     image: &CpuImage,
     program: &Program,
@@ -208,22 +208,31 @@ fn bind(
                 Some(&Arg::Buffer { ptr, len }) => Binding { ptr, len },
                 Some(Arg::Scalar(_)) | None => Binding { ptr: ptr::null_mut(), len: 0 },
             },
-            Buffer::Workgroup { .. } | Buffer::Private { .. } | Buffer::Constant { .. } => {
+            Buffer::Workgroup { .. } | Buffer::Private { .. } => {
                 let len = size(buffer) as usize;
                 // SAFETY: `at + len <= total`, which is reserved.
                 let ptr = unsafe { memory.as_mut_ptr().add(at) };
-                if let Buffer::Constant { start, .. } = *buffer
-                    && let Some(bytes) = program.data.get(start as usize..start as usize + len)
-                {
-                    // SAFETY: `len` bytes from `ptr` are ours, and no part of the image.
-                    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), ptr, len) };
-                }
                 at += len.next_multiple_of(64);
                 Binding { ptr, len }
             }
+            Buffer::Constant { .. } => Binding { ptr: ptr::null_mut(), len: 0 },
         });
     }
-    Ok(at)
+    let scratch = at;
+    // Behind what is cleared for every tile.
+    for (binding, buffer) in buffers.iter_mut().zip(&program.buffers) {
+        if let Buffer::Constant { start, len } = *buffer
+            && let Some(bytes) = program.data.get(start as usize..start as usize + len as usize)
+        {
+            // SAFETY: `at + len <= total`, which is reserved.
+            let ptr = unsafe { memory.as_mut_ptr().add(at) };
+            // SAFETY: `len` bytes from `ptr` are ours, and no part of the image.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), ptr, bytes.len()) };
+            at += bytes.len().next_multiple_of(64);
+            *binding = Binding { ptr, len: bytes.len() };
+        }
+    }
+    Ok(scratch)
 }
 
 /// One scalar instruction: the ops of addresses directly, all others through their one definition.

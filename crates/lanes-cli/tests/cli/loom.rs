@@ -137,3 +137,33 @@ fn wrong_usage_is_refused_in_words() {
     let ran = lanes(here.path(), "loom --help");
     assert!(ran.status == Some(0) && ran.out.contains("compile"), "{ran:?}");
 }
+
+#[test]
+fn files_named_together_are_linked() {
+    let here = place();
+    let root = "func.decl @twice(%n: index) -> (index)\nkernel.def export(\"e\") @k(%n: index) {\n  \
+        %g = func.call @twice(%n) : (index) -> (index)\n  \
+        kernel.launch.config workgroups(%g, 1, 1) workgroup_size(1, 1, 1) : index\n} launch() {\n  kernel.return\n}\n";
+    let library =
+        "func.def @twice(%n: index) -> (index) {\n  %r = index.add %n, %n : index\n  func.return %r : index\n}\n";
+    write(here.path(), "a.loom", root);
+    write(here.path(), "b.loom", library);
+    write(here.path(), "c.loom", &library.replace("%n, %n", "%n, %m"));
+    assert_eq!(lanes(here.path(), "loom check {}/a.loom {}/b.loom").status, Some(0));
+    for files in ["{}/a.loom {}/b.loom", "{}/b.loom {}/a.loom"] {
+        let found =
+            lanes(here.path(), &format!("loom compile {files} --kernel e --target cpu --json --launch 7")).json();
+        assert_eq!(found["workgroups"], json!([14, 1, 1]));
+    }
+    // A fault in a library is in its file, whoever reaches it.
+    let ran = lanes(here.path(), "loom check --json {}/a.loom {}/c.loom");
+    assert_eq!(ran.status, Some(2), "{ran:?}");
+    let found: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let c = here.path().join("c.loom");
+    assert_eq!(found["files"][0]["errors"][0]["file"].as_str(), c.to_str());
+    assert_eq!(found["files"][1]["errors"][0]["line"], 2);
+    let ran = lanes(here.path(), "loom compile {}/a.loom --kernel e --target cpu");
+    assert!(ran.status == Some(2) && ran.err.contains("`@twice` is only declared"), "{ran:?}");
+    let ran = lanes(here.path(), "loom compile {}/a.loom {}/b.loom {}/c.loom --kernel e --target cpu");
+    assert!(ran.status == Some(2) && ran.err.contains("`@twice` is defined twice"), "{ran:?}");
+}

@@ -41,7 +41,8 @@ impl<'m> Builder<'m> {
                 "this text is a fragment, made to be pasted into a body: no kernel or function is defined in it";
             return self.report(crate::diag::Refusal::At(span, message.to_owned()));
         }
-        for (op, _) in module.ops.iter().zip(chosen).filter(|(_, chosen)| **chosen) {
+        let beyond = module.beyond_kernels();
+        for (at, (op, _)) in module.ops.iter().zip(chosen).enumerate().filter(|(_, (_, chosen))| **chosen) {
             if self.diagnostics.is_full() {
                 return;
             }
@@ -49,6 +50,7 @@ impl<'m> Builder<'m> {
                 "kernel.def" => {
                     self.kernel(op);
                 }
+                "func.def" | "func.template" | "template.def" if beyond[at] => {}
                 "func.def" | "func.template" | "template.def" => {
                     self.function_alone(op);
                 }
