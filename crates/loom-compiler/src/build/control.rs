@@ -400,11 +400,7 @@ impl<'m> Builder<'m> {
         }
         if self.mode == Mode::Specialise {
             let turns = self.constant_turns(low, high, step);
-            if turns.is_none() && unroll {
-                let message = "`unroll` without a factor asks for a number of turns that is known when the kernel is \
-                               specialised; the bounds or the step of this loop are not constant";
-                return refuse(op_span, message);
-            }
+            // A hint: where the number of turns depends on the item or on an argument, the loop stays.
             if let Some(turns) = turns.filter(|turns| self.is_short(*turns, region, unroll)) {
                 let names: Vec<(&'m str, Span)> = carried.iter().map(|(name, span, _)| (*name, *span)).collect();
                 return self.unrolled(region, (induction, induction_span), (low, step, turns), &names, inits);
