@@ -515,8 +515,6 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
             Op::FmaExtended(S::F16) if MATH => {
                 map3(to, from, n, |a: u16, b: u16, c: f32| f16_to_f32(a).mul_add(f16_to_f32(b), c))
             }
-            Op::Convert(Convert::ExtF, S::F16, S::F32) => map1(to, from, n, f16_to_f32),
-            Op::Convert(Convert::TruncF, S::F32, S::F16) => map1(to, from, n, f32_to_f16),
             Op::FmaExtended(_)
             | Op::Unary(..)
             | Op::Binary(..)
@@ -561,29 +559,6 @@ fn f32_to_f16(x: f32) -> u16 {
     let small = if magnitude < 0x3880_0000 { aligned } else { normal };
     let finite = if magnitude >= 0x477f_f000 { 0x7c00 } else { small };
     let nan = 0x7e00 | ((magnitude >> 13) & 0x3ff);
-    (sign | if magnitude > 0x7f80_0000 { nan } else { finite }) as u16
-}
-
-#[inline(always)]
-fn f16_to_f32(x: u16) -> f32 {
-    let (sign, magnitude) = (u32::from(x & 0x8000) << 16, u32::from(x & 0x7fff));
-    // As f32 the bits are 2^-112 of the number, subnormals included; those of infinities and NaN stay at the top.
-    let scaled = f32::from_bits(magnitude << 13) * f32::from_bits(0x7780_0000);
-    let quiet = if magnitude > 0x7c00 { 0x0040_0000 } else { 0 };
-    let top = if magnitude >= 0x7c00 { 0x7f80_0000 | quiet } else { 0 };
-    f32::from_bits(scaled.to_bits() | top | sign)
-}
-
-#[inline(always)]
-fn f32_to_f16(x: f32) -> u16 {
-    let (sign, magnitude) = (x.to_bits() >> 16 & 0x8000, x.to_bits() & 0x7fff_ffff);
-    let odd = magnitude >> 13 & 1;
-    let normal = magnitude.wrapping_add(0xfff + odd).wrapping_sub(112 << 23) >> 13;
-    // The last bit of a half's subnormals is that of numbers just above 0.5.
-    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
-    let number = if magnitude < 0x3880_0000 { subnormal } else { normal };
-    let nan = 0x7e00 | magnitude >> 13 & 0x3ff;
-    let finite = if magnitude < 0x4780_0000 { number } else { 0x7c00 };
     (sign | if magnitude > 0x7f80_0000 { nan } else { finite }) as u16
 }
 
