@@ -149,7 +149,7 @@ impl Module {
             reader.at += 1;
         }
         reader.at += 1;
-        let mut names: HashMap<&str, usize> = HashMap::new();
+        let mut names: HashMap<String, usize> = HashMap::new();
         let mut text = String::new();
         if reader.name().starts_with("config.") {
             while reader.peek().is_some_and(|kind| kind != Kind::Colon) {
@@ -165,7 +165,7 @@ impl Module {
             }
             return Some(text);
         }
-        let mut group = |reader: &mut Reader<'_>, text: &mut String| {
+        let group = |reader: &mut Reader<'_>, text: &mut String, names: &mut HashMap<String, usize>| {
             let mut depth = 0usize;
             while let Some(token) = reader.token() {
                 reader.at += 1;
@@ -178,7 +178,7 @@ impl Module {
                 let next = names.len();
                 match token.kind {
                     Kind::Value => {
-                        let at = *names.entry(word).or_insert(next);
+                        let at = *names.entry(word.to_owned()).or_insert(next);
                         text.push_str(&format!("%{at}"));
                     }
                     Kind::Comma => text.push_str(", "),
@@ -192,7 +192,7 @@ impl Module {
         };
         let first = text.len();
         if reader.peek() == Some(Kind::ParenOpen) {
-            group(&mut reader, &mut text);
+            group(&mut reader, &mut text, &mut names);
         }
         let first = text[first..].to_owned();
         if reader.peek() == Some(Kind::BraceOpen) {
@@ -200,8 +200,9 @@ impl Module {
         }
         if reader.accept_word("launch") {
             text.push_str(" launch");
+            names.clear();
             if reader.peek() == Some(Kind::ParenOpen) {
-                group(&mut reader, &mut text);
+                group(&mut reader, &mut text, &mut names);
             } else {
                 text.push_str(&first);
             }
@@ -212,10 +213,10 @@ impl Module {
             if bare {
                 text.push('(');
             }
-            group(&mut reader, &mut text);
+            group(&mut reader, &mut text, &mut names);
             // A type with `<..>` is a word and a group.
             if bare && reader.peek() == Some(Kind::Less) {
-                group(&mut reader, &mut text);
+                group(&mut reader, &mut text, &mut names);
             }
             if bare {
                 text.push(')');
