@@ -347,7 +347,8 @@ fn defined(text: &str, keyword: &str) -> Vec<String> {
 
 /// What stands behind a symbol, up to the next definition at the start of a line.
 fn body_of<'t>(text: &'t str, keyword: &str, symbol: &str) -> &'t str {
-    let starts = text.match_indices(&format!("@{symbol} {{")).map(|(at, _)| at);
+    let opening = format!("@{symbol} {{");
+    let starts = text.match_indices(&opening).map(|(at, _)| at);
     let start =
         starts.filter(|at| text[..*at].trim_end().rsplit('\n').next().is_some_and(|line| line.contains(keyword)));
     let rest = start.last().map_or("", |at| &text[at..]);
