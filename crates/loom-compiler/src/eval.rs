@@ -425,6 +425,8 @@ pub enum Op {
     Select(ScalarType),
     /// `(from) -> to`.
     Convert(Convert, ScalarType, ScalarType),
+    /// `(T, T, f32) -> f32`: the narrow floats are extended, exactly, and then fused: no other rounding than the fma's.
+    FmaExtended(ScalarType),
 }
 
 impl Op {
@@ -447,7 +449,7 @@ impl Op {
         match self {
             Self::Move(_) | Self::Unary(..) | Self::Classify(..) | Self::Convert(..) => 1,
             Self::Binary(..) | Self::CompareI(..) | Self::CompareF(..) => 2,
-            Self::Ternary(..) | Self::Select(_) => 3,
+            Self::Ternary(..) | Self::Select(_) | Self::FmaExtended(_) => 3,
         }
     }
 
@@ -465,6 +467,13 @@ impl Op {
             Self::Select(ty) => {
                 if at == 0 {
                     ScalarType::I1
+                } else {
+                    ty
+                }
+            }
+            Self::FmaExtended(ty) => {
+                if at == 2 {
+                    ScalarType::F32
                 } else {
                     ty
                 }
@@ -490,6 +499,10 @@ impl Op {
                 }
             }
             Self::Convert(op, source, target) => convert(op, source, target, a),
+            Self::FmaExtended(ty) => {
+                let [a, b] = [a, b].map(|bits| convert(Convert::ExtF, ty, ScalarType::F32, bits));
+                ternary(Ternary::FmaF, ScalarType::F32, a, b, c)
+            }
         }
     }
 
@@ -499,6 +512,7 @@ impl Op {
             Self::Move(ty) | Self::Unary(_, ty) | Self::Binary(_, ty) | Self::Ternary(_, ty) | Self::Select(ty) => ty,
             Self::CompareI(..) | Self::CompareF(..) | Self::Classify(..) => ScalarType::I1,
             Self::Convert(_, _, ty) => ty,
+            Self::FmaExtended(_) => ScalarType::F32,
         }
     }
 }

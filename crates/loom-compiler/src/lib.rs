@@ -32,6 +32,7 @@ mod lex;
 mod link;
 pub mod math;
 mod module;
+mod opaque;
 pub mod ops;
 mod passes;
 mod reader;
@@ -43,6 +44,7 @@ pub mod types;
 pub use diag::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
 pub use image::compile_cpu;
 pub use module::{MAX_SOURCE_BYTES, Module};
+pub use opaque::{Visible, layout_opaque};
 pub use tile::{CpuImage, ImageError, MAX_IMAGE_BYTES};
 
 /// This compiler: the crate's version, and a name for the state of its sources. Two with one version make the same images of

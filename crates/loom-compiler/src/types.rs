@@ -60,21 +60,14 @@ impl ScalarType {
 
     /// Bits of the value: 1 for `i1`, 64 for `index` and `offset`.
     pub const fn bits(self) -> u32 {
-        match self {
-            Self::I1 => 1,
-            Self::I8 | Self::F8E4M3 | Self::F8E5M2 => 8,
-            Self::I16 | Self::F16 | Self::BF16 => 16,
-            Self::I32 | Self::F32 => 32,
-            Self::Index | Self::Offset | Self::I64 | Self::F64 => 64,
-        }
+        // A table: executors ask for each instruction.
+        const BITS: [u8; ScalarType::ALL.len()] = [64, 64, 1, 8, 16, 32, 64, 16, 16, 32, 64, 8, 8];
+        BITS[self as usize] as u32
     }
 
     /// Bytes of one element in memory. An `i1` never lies in memory; its size is given as 1.
     pub const fn bytes(self) -> u64 {
-        match self.bits() {
-            1 => 1,
-            bits => bits as u64 / 8,
-        }
+        self.bits().div_ceil(8) as u64
     }
 
     /// Whether float ops take this type.

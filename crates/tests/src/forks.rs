@@ -130,6 +130,10 @@ pub fn snapshots(open: Open<'_>) {
     altered[8] += 1;
     let expected = "the snapshot has format 2, and this build reads format 1";
     assert_eq!(said(there.restore_blocking(&altered)), expected);
+    altered[8] -= 1;
+    altered[12..20].copy_from_slice(&((1u64 << 30) + 1).to_le_bytes());
+    let expected = "the snapshot has 1073741825 bytes, and at most 1073741824 are accepted";
+    assert_eq!(said(there.restore_blocking(&altered)), expected);
     assert_eq!(there.stats().lanes_taken, 2);
 }
 

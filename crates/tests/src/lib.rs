@@ -228,6 +228,14 @@ macro_rules! conformance {
                 $crate::sessions::in_flight($open);
             }
             #[test]
+            fn replays_of_two_threads_share_the_slots() {
+                $crate::sessions::crowded_replays($open);
+            }
+            #[test]
+            fn a_reset_keeps_what_runs() {
+                $crate::sessions::resets($open);
+            }
+            #[test]
             fn measurements_run_what_a_replay_runs() {
                 $crate::sessions::measures($open);
             }
@@ -266,6 +274,10 @@ macro_rules! conformance {
             #[test]
             fn views_are_the_memory_they_were_cut_from() {
                 $crate::tensors::views($open);
+            }
+            #[test]
+            fn a_concatenation_that_the_device_has_no_room_for_is_busy() {
+                $crate::tensors::crowded_concatenations($open);
             }
             #[test]
             fn concatenations_are_copied_on_the_device() {

@@ -3,10 +3,11 @@
 use crate::Open;
 use crate::faulty::{FaultyDevice, Injected};
 use lanes_core::compile::{KernelCache, KernelCompiler, KernelSource, LoomCompiler, Target};
-use lanes_core::device::{Device, DeviceError};
+use lanes_core::device::{Completion, Device, DeviceError};
 use lanes_core::inference::{Devices, ModelContext};
 use lanes_core::plan::Activation;
 use lanes_core::session::{Commands, Distribution, Index, Interface, Kernel, Product, Region, Session, Trace, Window};
+use std::collections::VecDeque;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -157,6 +158,9 @@ pub fn regions(open: Open<'_>) {
     assert_eq!(bytes_of(&shared), [0, 0, 7, 7, 0, 0, 0, 0]);
     let unseen = "invalid: region x is mapped, and is not shared: allocate_shared gives such";
     assert_eq!(said(session.map(&x, &mut |_| {})), unseen);
+    let columns = shared.as_rows(4).unwrap().columns(0..2).unwrap();
+    let strided = "invalid: region shared is mapped, and is 2 rows of 2 bytes that lie 4 apart";
+    assert_eq!(said(session.map(&columns, &mut |_| {})), strided);
     // What a kernel sees is aligned; weights are never written.
     let at_4 = x.slice(4..64).unwrap();
     let launch = |a: &Region, y: &Region, n: usize| {
@@ -168,14 +172,24 @@ pub fn regions(open: Open<'_>) {
     );
     let weights = session.weights("w", vec![1; 16]).unwrap();
     assert_eq!(said(launch(&x, &weights, 4)), "invalid: region w is weights, which are never written");
-    assert_eq!(said(session.upload(&weights, &[0; 16])), "invalid: region w is no memory of the device");
+    let unheld = "invalid: region w is no memory of the device";
+    assert_eq!(said(session.upload(&weights, &[0; 16])), unheld);
+    assert_eq!(said(session.download(&weights, &mut [0; 16])), unheld);
+    assert_eq!(said(session.map(&weights, &mut |_| {})), unheld);
     // Foreign, freed, reset, dropped.
     let foreign = other.allocate("far", 64).unwrap();
-    assert_eq!(
-        said(session.upload(&foreign, &[0; 64])),
-        "invalid: region far is of session other, not of session test"
-    );
-    assert_eq!(said(launch(&x, &foreign, 4)), "invalid: region far is of session other, not of session test");
+    // Wherever a region is taken, one that is not the session's is refused; so is a recording's scratch.
+    let not_ours = |region: &Region, of: &str| {
+        let expected = format!("invalid: region {} is of {of}, not of session test", region.label());
+        assert_eq!(said(session.upload(region, &[0; 64])), expected);
+        assert_eq!(said(session.download(region, &mut [0; 64])), expected);
+        assert_eq!(said(session.map(region, &mut |_| {})), expected);
+        assert_eq!(said(session.reserve(&[&x, region])), expected);
+        assert_eq!(said(session.free(region)), expected);
+        assert_eq!(said(launch(region, &x, 4)), expected);
+        assert_eq!(said(launch(&x, region, 4)), expected);
+    };
+    not_ours(&foreign, "session other");
     let mut kept = None;
     let scratch = |commands: &mut Commands<'_>| {
         kept = Some(commands.scratch("tmp", 64)?);
@@ -183,7 +197,7 @@ pub fn regions(open: Open<'_>) {
     };
     session.record("keeps", scratch).unwrap();
     let kept = kept.unwrap();
-    assert_eq!(said(launch(&x, &kept, 4)), "invalid: region tmp is of plan keeps, not of session test");
+    not_ours(&kept, "plan keeps");
     let halved = |commands: &mut Commands<'_>| {
         let tmp = commands.scratch("tmp", 128)?;
         commands.dispatch(&add, &[4usize], &[4usize], &[x.read(), x.read(), tmp.slice(0..64)?.write()])
@@ -685,6 +699,70 @@ pub fn in_flight(open: Open<'_>) {
     assert_eq!(said(second.wait()), format!("an earlier submission failed: {fault}"));
     assert_eq!(said(session.download(&y, &mut [0; 64])), format!("an earlier submission failed: {fault}"));
     assert_eq!(floats(&session, &x)[0], (rounds as f32).exp2());
+}
+
+/// Two threads that replay one plan, and together keep no more in flight than there are slots, are never told that it is
+/// busy: while the other submits, each waits its turn, and where submitting is all of the run that is most of the time.
+pub fn crowded_replays(open: Open<'_>) {
+    const ROUNDS: usize = 300;
+    const BYTES: usize = 1 << 20;
+    for overlap in [false, true] {
+        let session = Session::builder("test").device(open(None)).overlap(overlap).open().unwrap();
+        let slots = 4.min(session.device().capabilities().slots_max);
+        let x = session.allocate("x", BYTES).unwrap();
+        session.record("clear", |commands| commands.fill(&x, 0)).unwrap();
+        let start = Barrier::new(2);
+        let replays = || {
+            let mut flying = VecDeque::<Completion>::new();
+            start.wait();
+            for round in 0..ROUNDS {
+                if flying.len() == slots / 2
+                    && let Some(oldest) = flying.pop_front()
+                {
+                    oldest.wait().unwrap();
+                }
+                if slots > 1 {
+                    flying.push_back(session.replay("clear").unwrap_or_else(|error| panic!("round {round}: {error}")));
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(replays);
+            replays();
+            other.join().unwrap();
+        });
+        session.synchronize().unwrap();
+    }
+}
+
+/// A reset forgets plans and memory, and not what still runs: it ends as it would have, and whoever synchronizes waits
+/// for it and hears of it.
+pub fn resets(open: Open<'_>) {
+    let device = Arc::new(FaultyDevice::new(open(None)));
+    let session = Session::builder("test").device(Arc::<FaultyDevice>::clone(&device)).overlap(true).open().unwrap();
+    for how in [None, Some(Injected::Unrun)] {
+        let x = session.allocate("x", 64).unwrap();
+        session.record("clear", |commands| commands.fill(&x, 0)).unwrap();
+        device.hold();
+        device.script([how]);
+        let running = session.replay("clear").unwrap();
+        session.reset();
+        assert!(!running.is_done(), "a reset does not wait");
+        assert_eq!(said(session.replay("clear")), "invalid: nothing is recorded as clear in session test");
+        std::thread::scope(|scope| {
+            let synchronized = scope.spawn(|| session.synchronize());
+            // Whoever forgot what runs is back by now.
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!synchronized.is_finished(), "it waits for what was submitted before the reset");
+            device.release();
+            let ended = running.wait().map(drop).map_err(|error| error.to_string());
+            assert_eq!(synchronized.join().unwrap().map_err(|error| error.to_string()), ended);
+            let fault = "fault in faulty device: injected, and nothing ran".to_string();
+            assert_eq!(ended, how.map_or(Ok(()), |_| Err(fault)));
+        });
+        session.synchronize().unwrap();
+        assert_eq!(said(session.upload(&x, &[0; 64])), "invalid: region x is stale: its memory was freed");
+    }
 }
 
 /// A benchmark has its samples, a profile its commands, a trace its events; what they ran is what a replay gives.

@@ -139,6 +139,43 @@ pub fn concatenations(open: Open<'_>) {
     );
 }
 
+/// A device that does not take a copy for every part says how many it has; nothing of the concatenation is left, and it
+/// may be made again.
+pub fn crowded_concatenations(open: Open<'_>) {
+    let context = context(open);
+    let device = context.device().unwrap();
+    let parts = [1, 2].map(|seed| Tensor::upload(&context, &[2, 4], &numbers(8, seed)).unwrap());
+    let buffer = device.allocate("filler", Purpose::State, Placement::Device, 8).unwrap();
+    let before = device.memory().used;
+    let mut room = 1 << 16;
+    for left in [0, 1] {
+        // All the places, and then all but one: it is refused before its first copy, and before its second.
+        let (held, gate) = Completion::pending();
+        let mut queued = Vec::new();
+        let busy = loop {
+            if queued.len() + left == room {
+                break None;
+            }
+            match device.copy((&buffer, 0), (&buffer, 4), 4, std::slice::from_ref(&held)) {
+                Ok(completion) => queued.push(completion),
+                Err(DeviceError::Busy { depth }) => break Some(depth),
+                Err(other) => panic!("{other}"),
+            }
+        };
+        assert_eq!(busy, (left == 0).then_some(queued.len()), "the queue has an end, and it stays where it is");
+        room = queued.len() + left;
+        let refused = said(Tensor::concat(&context, &[&parts[0], &parts[1]]));
+        assert_eq!(refused, format!("busy: {room} in flight"));
+        gate.complete(Ok(Outcome::default()));
+        queued.iter().for_each(|completion| drop(completion.wait().unwrap()));
+        let whole = Tensor::concat(&context, &[&parts[0], &parts[1]]).unwrap();
+        assert_eq!(floats(&whole), [numbers(8, 1), numbers(8, 2)].concat());
+        drop(whole);
+        // What was queued of the one refused has ended before the one after it; its memory goes soon.
+        crate::pools::until("the memory is given back", || device.memory().used == before);
+    }
+}
+
 /// Whoever reads a tensor comes after who makes it, and fails with it; it is whole again once it is written anew.
 pub fn producers(open: Open<'_>) {
     for ended in [None, Some(fault()), Some(DeviceError::Cancelled), Some(fault().upstream())] {

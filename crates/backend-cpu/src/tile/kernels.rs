@@ -395,18 +395,18 @@ unsafe fn map2<A: Copy + Default, B: Copy + Default, R: Copy + Default>(
 }
 
 #[inline(always)]
-unsafe fn map3<A: Copy + Default, T: Copy + Default>(
+unsafe fn map3<A: Copy + Default, B: Copy + Default, T: Copy + Default>(
     to: *mut u8,
     [a, b, c]: [Operand; 3],
     n: usize,
-    f: impl Fn(A, T, T) -> T,
+    f: impl Fn(A, B, T) -> T,
 ) {
     let to = to.cast::<T>();
     let (whole, rest) = (n - n % CHUNK, n % CHUNK);
     let mut partial = MaybeUninit::<[T; CHUNK]>::uninit();
     // SAFETY: as in `map1`.
     unsafe {
-        let (mut a, mut b, mut c) = (Chunks::<A>::new(a), Chunks::<T>::new(b), Chunks::<T>::new(c));
+        let (mut a, mut b, mut c) = (Chunks::<A>::new(a), Chunks::<B>::new(b), Chunks::<T>::new(c));
         let (mut pa, sa) = (a.start(), a.step * CHUNK);
         let (mut pb, sb) = (b.start(), b.step * CHUNK);
         let (mut pc, sc) = (c.start(), c.step * CHUNK);
@@ -480,6 +480,20 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
                 map1(to, from, n, |x: u16| bf16_to_f32(x));
             }
             Op::Convert(Convert::TruncF, S::F32, S::BF16) => map1(to, from, n, f32_to_bf16),
+            Op::Convert(Convert::ExtF, S::F16, S::F32) => map1(to, from, n, f16_to_f32),
+            Op::Convert(Convert::TruncF, S::F32, S::F16) => map1(to, from, n, f32_to_f16),
+            Op::Convert(Convert::ExtSI, S::I8, S::I16) => map1(to, from, n, |x: i8| x as i16),
+            Op::Convert(Convert::ExtSI, S::I8, S::I32) => map1(to, from, n, |x: i8| x as i32),
+            Op::Convert(Convert::ExtSI, S::I16, S::I32) => map1(to, from, n, |x: i16| x as i32),
+            Op::Convert(Convert::ExtUI, S::I8, S::I16) => map1(to, from, n, |x: u8| x as u16),
+            Op::Convert(Convert::ExtUI, S::I8, S::I32) => map1(to, from, n, |x: u8| x as u32),
+            Op::Convert(Convert::ExtUI, S::I16, S::I32) => map1(to, from, n, |x: u16| x as u32),
+            Op::Convert(Convert::TruncI, S::I16, S::I8) => map1(to, from, n, |x: u16| x as u8),
+            Op::Convert(Convert::TruncI, S::I32, S::I8) => map1(to, from, n, |x: u32| x as u8),
+            Op::Convert(Convert::TruncI, S::I32, S::I16) => map1(to, from, n, |x: u32| x as u16),
+            Op::Ternary(Ternary::FmaI, S::I32) => {
+                map3(to, from, n, |a: u32, b: u32, c: u32| a.wrapping_mul(b).wrapping_add(c));
+            }
             Op::Convert(Convert::SiToF, S::I32, S::F32) => map1(to, from, n, |x: i32| x as f32),
             Op::Convert(Convert::UiToF, S::I32, S::F32) => map1(to, from, n, |x: u32| x as f32),
             Op::Convert(Convert::SiToF, S::I8, S::F32) => map1(to, from, n, |x: i8| x as f32),
@@ -495,7 +509,14 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
             Op::Convert(Convert::Bitcast, S::I32, S::F32) | Op::Convert(Convert::Bitcast, S::F32, S::I32) => {
                 map1(to, from, n, |x: u32| x);
             }
-            Op::Unary(..)
+            Op::FmaExtended(S::BF16) if MATH => {
+                map3(to, from, n, |a: u16, b: u16, c: f32| bf16_to_f32(a).mul_add(bf16_to_f32(b), c))
+            }
+            Op::FmaExtended(S::F16) if MATH => {
+                map3(to, from, n, |a: u16, b: u16, c: f32| f16_to_f32(a).mul_add(f16_to_f32(b), c))
+            }
+            Op::FmaExtended(_)
+            | Op::Unary(..)
             | Op::Binary(..)
             | Op::Ternary(..)
             | Op::CompareI(..)
@@ -511,6 +532,34 @@ fn bf16_to_f32(x: u16) -> f32 {
     // A signalling NaN becomes quiet, as `half` has it.
     let quiet = if x & 0x7fff > 0x7f80 { 0x40 } else { 0 };
     f32::from_bits(u32::from(x | quiet) << 16)
+}
+
+/// Exact. Without a branch, so that a loop of them is one of vectors.
+#[inline(always)]
+fn f16_to_f32(x: u16) -> f32 {
+    let (sign, magnitude) = (u32::from(x & 0x8000) << 16, u32::from(x & 0x7fff));
+    // The exponent is 112 more: a multiplication, which also makes subnormals normal.
+    let scaled = (f32::from_bits(magnitude << 13) * f32::from_bits(0x7780_0000)).to_bits();
+    // Infinities and NaNs keep their exponent full; a signalling NaN becomes quiet, as `half` has it.
+    let quiet = if magnitude > 0x7c00 { 0x0040_0000 } else { 0 };
+    let special = (magnitude << 13) | 0x7f80_0000 | quiet;
+    f32::from_bits(sign | if magnitude >= 0x7c00 { special } else { scaled })
+}
+
+/// To nearest, ties to even; overflow to infinity. Without a branch, as above.
+#[inline(always)]
+fn f32_to_f16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let (sign, magnitude) = ((bits >> 16) & 0x8000, bits & 0x7fff_ffff);
+    // Normal results: round at bit 13, then rebase the exponent.
+    let rounded = magnitude.wrapping_add(0xfff + ((magnitude >> 13) & 1));
+    let normal = rounded.wrapping_sub(112 << 23) >> 13;
+    // Subnormal results: adding 2^-1 of the half's last place aligns the significand, and the addition rounds it.
+    let aligned = (f32::from_bits(magnitude) + f32::from_bits(0x3f00_0000)).to_bits().wrapping_sub(0x3f00_0000);
+    let small = if magnitude < 0x3880_0000 { aligned } else { normal };
+    let finite = if magnitude >= 0x477f_f000 { 0x7c00 } else { small };
+    let nan = 0x7e00 | ((magnitude >> 13) & 0x3ff);
+    (sign | if magnitude > 0x7f80_0000 { nan } else { finite }) as u16
 }
 
 #[inline(always)]
@@ -714,5 +763,34 @@ unsafe fn each(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
         }
         // SAFETY: as above.
         unsafe { set_bits(op.result(), to, i, op.evaluate(values)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loom_compiler::eval;
+
+    /// The branch-free conversions against the one definition: every half, and floats all over the range with the ties
+    /// and limits between halves among them.
+    #[test]
+    fn halves_convert_as_defined() {
+        for bits in 0..=u16::MAX {
+            let expected = eval::convert(Convert::ExtF, ScalarType::F16, ScalarType::F32, bits.into()) as u32;
+            assert_eq!(f16_to_f32(bits).to_bits(), expected, "{bits:#06x}");
+        }
+        let check = |bits: u32| {
+            let expected = eval::convert(Convert::TruncF, ScalarType::F32, ScalarType::F16, bits.into()) as u16;
+            assert_eq!(f32_to_f16(f32::from_bits(bits)), expected, "{bits:#010x}");
+        };
+        (0..=u32::MAX).step_by(1009).for_each(check);
+        for half in 0..=u16::MAX {
+            let bits = f16_to_f32(half).to_bits();
+            for near in [bits, bits ^ 1, bits.wrapping_add(0xfff), bits.wrapping_add(0x1000), bits.wrapping_add(0x1001)]
+            {
+                check(near);
+            }
+        }
+        (0x3300_0000u32..0x3880_2000).step_by(41).for_each(check);
     }
 }

@@ -39,7 +39,7 @@ const TILE: u32 = 256;
 pub(super) const TILE_MAX: u32 = 2048;
 /// Bytes of registers that leave the first-level cache room for the memory that is read and written.
 const FRAME_TARGET: u32 = 12 << 10;
-/// From this many items on, a workgroup that meets is worth a tile of its own: what all of it combine to is then uniform.
+/// From this many items on, a workgroup fills a tile well enough to have one of its own.
 const FULL_GROUP: u32 = 128;
 /// From this segment length on, a tile of one segment is full enough to be worth keeping more values uniform.
 const LONG_SEGMENT: u64 = 32;
@@ -75,8 +75,18 @@ enum Lane {
     /// 64-bit integers only.
     Affine(Line),
     Reg(Reg),
-    /// A load that its only user will make.
+    /// A load that its users will make, each for himself.
     Memory(Access),
+    /// One element a segment.
+    Segment {
+        ty: ScalarType,
+        reg: Reg,
+    },
+    /// A narrow float that a fused multiply-add will extend.
+    Narrow {
+        ty: ScalarType,
+        lane: Box<Lane>,
+    },
     /// `i1`: `value predicate limit`, 64 bits.
     Compare {
         predicate: IntPredicate,
@@ -190,7 +200,7 @@ impl<'a> Compiler<'a> {
         let group_x_varies = matches!(shape, Shape::Groups) && many;
         let group_y_varies = matches!(shape, Shape::Rows);
         let one_group = whole_groups && (matches!(shape, Shape::Group) || matches!(shape, Shape::Groups) && !many);
-        let varies = uniform::varying(body, Ids { group_x_varies, group_y_varies, one_group });
+        let varies = uniform::varying(body, Ids { group_x_varies, group_y_varies, one_group, subgroup_varies: true });
         let mut compiler = Self {
             kernel,
             body,
@@ -330,6 +340,18 @@ impl<'a> Compiler<'a> {
             Lane::Uniform(word) => Source::Slot(self.slot_of(*word)),
             Lane::Reg(reg) => Source::Reg(*reg),
             Lane::Memory(access) => Source::Memory(*access),
+            Lane::Segment { ty, reg } => {
+                let to = self.take(*ty)?;
+                self.emit(Inst::Repeat { ty: *ty, to, from: *reg })?;
+                Source::Reg(to)
+            }
+            Lane::Narrow { ty, lane } => {
+                let from = self.source(lane)?;
+                let to = self.take(ScalarType::F32)?;
+                let op = Op::Convert(Convert::ExtF, *ty, ScalarType::F32);
+                self.emit(Inst::Map { op, to: Target::Reg(to), from: [from; 3] })?;
+                Source::Reg(to)
+            }
             Lane::Affine(line) => {
                 let to = self.take(ScalarType::I64)?;
                 let value = self.affine(*line);
@@ -393,7 +415,24 @@ impl<'a> Compiler<'a> {
         if let Some(lane) = self.affine_op(op, from)? {
             return Ok(lane);
         }
+        if to.is_none() && from.iter().all(|lane| matches!(lane, Lane::Uniform(_) | Lane::Segment { .. })) {
+            return self.map_segments(op, from);
+        }
         self.map(op, from, to)
+    }
+
+    /// `op` of lanes that are the same for all items of a segment.
+    fn map_segments(&mut self, op: Op, from: &[Lane]) -> Result<Lane> {
+        let mut sources = [Source::Slot(Slot(0)); 3];
+        for (source, lane) in sources.iter_mut().zip(from) {
+            *source = match lane {
+                Lane::Segment { reg, .. } => Source::Reg(*reg),
+                lane => self.source(lane)?,
+            };
+        }
+        let to = self.take(op.result())?;
+        self.emit(Inst::MapSegments { op, to, from: sources })?;
+        Ok(Lane::Segment { ty: op.result(), reg: to })
     }
 
     fn map(&mut self, op: Op, from: &[Lane], to: Option<Target>) -> Result<Lane> {
@@ -444,9 +483,10 @@ impl<'a> Compiler<'a> {
     fn each_reg(value: &Value, visit: &mut impl FnMut(Reg)) {
         fn lane(lane: &Lane, visit: &mut impl FnMut(Reg)) {
             match lane {
-                Lane::Reg(reg) => visit(*reg),
+                Lane::Reg(reg) | Lane::Segment { reg, .. } => visit(*reg),
                 Lane::Memory(Access { offsets: Offsets::Gather(reg), .. }) => visit(*reg),
                 Lane::Both(both) => both.iter().for_each(|part| self::Compiler::each_lane_reg(part, visit)),
+                Lane::Narrow { lane, .. } => self::Compiler::each_lane_reg(lane, visit),
                 Lane::Uniform(_) | Lane::Affine(_) | Lane::Memory(_) | Lane::Compare { .. } => {}
             }
         }
@@ -692,7 +732,7 @@ impl<'a> Compiler<'a> {
     /// A lane that may be used more than once: a load not made yet is made.
     fn settled(&mut self, lane: Lane, value: ValueId) -> Result<Lane> {
         match lane {
-            Lane::Memory(_) => Ok(Lane::Reg(self.reg(&lane, self.scalar_type(value)?)?)),
+            Lane::Memory(_) | Lane::Narrow { .. } => Ok(Lane::Reg(self.reg(&lane, self.scalar_type(value)?)?)),
             lane => Ok(lane),
         }
     }
@@ -700,7 +740,36 @@ impl<'a> Compiler<'a> {
     fn element_wise(&mut self, block: BlockId, at: usize, op: &IrOp, element: Element) -> Result<()> {
         let make = Op::new(element, self.scalar_type(op.operands[0])?, self.scalar_type(op.results[0])?);
         let operands: Vec<Vec<Lane>> = op.operands.iter().map(|&value| self.lanes(value)).collect::<Result<_>>()?;
+        if let (Op::Convert(Convert::ExtF, ty @ (ScalarType::BF16 | ScalarType::F16), ScalarType::F32), [lanes]) =
+            (make, &operands[..])
+            && let [lane @ (Lane::Memory(_) | Lane::Reg(_))] = &lanes[..]
+            && self.factor(block, at, op.results[0])
+        {
+            let result = op.results[0];
+            self.define_lanes(result, vec![Lane::Narrow { ty, lane: Box::new(lane.clone()) }]);
+            self.pending.insert(result);
+            return Ok(());
+        }
+        if let (Op::Ternary(Ternary::FmaF, ScalarType::F32), [a, b, c]) = (make, &operands[..])
+            && let ([Lane::Narrow { ty, lane: a }], [Lane::Narrow { ty: same, lane: b }]) = (&a[..], &b[..])
+            && ty == same
+        {
+            let operands = [vec![(**a).clone()], vec![(**b).clone()], c.clone()];
+            return self.map_lanes(block, at, op, Op::FmaExtended(*ty), &operands);
+        }
         self.map_lanes(block, at, op, make, &operands)
+    }
+
+    /// Whether the only user of `value` is a fused multiply-add of this block that it is a factor of.
+    fn factor(&self, block: BlockId, at: usize, value: ValueId) -> bool {
+        let ops = &self.body.block(block).ops[at + 1..];
+        let user = ops.iter().find(|op| op.operands.contains(&value));
+        user.is_some_and(|user| {
+            user.kind == OpKind::Ternary(Ternary::FmaF)
+                && user.operands[..2].contains(&value)
+                && user.operands[2] != value
+                && self.read_in_place(block, at, value, false)
+        })
     }
 
     fn select(&mut self, block: BlockId, at: usize, op: &IrOp) -> Result<()> {
@@ -765,7 +834,10 @@ impl<'a> Compiler<'a> {
             && store.operands[1..]
                 .iter()
                 .all(|&value| self.body.constant(value).is_some() || self.values[value.index()].is_some())
-            && self.pending.iter().all(|value| op.operands.contains(value));
+            // Nor a load that someone between would still make.
+            && self.pending.iter().all(|value| {
+                op.operands.contains(value) && self.live.dying(block, at).contains(value)
+            });
         if !fits {
             return Ok(None);
         }
@@ -857,20 +929,30 @@ impl<'a> Compiler<'a> {
 
     fn reduce(&mut self, op: &IrOp, combine: Combine, group: Group) -> Result<()> {
         let ty = self.scalar_type(op.operands[0])?;
-        let whole = group == Group::Workgroup;
-        self.lost |= whole && self.many && self.kernel.items() >= FULL_GROUP;
+        let items = self.kernel.items();
+        // A workgroup of one whole subgroup is both.
+        let whole = group == Group::Workgroup || group == Group::Lanes { size: items, stride: 1 };
+        let group = if whole { Group::Workgroup } else { group };
+        let segments = whole && self.many && self.program.shape == Shape::Groups;
         let mut lanes = Vec::new();
         for lane in self.lanes(op.operands[0])? {
-            let from = self.reg(&lane, ty)?;
-            if whole && self.one_group {
-                let to = self.slot();
-                self.emit(Inst::Reduce { combine, ty, to: Landing::Slot(to), from, group })?;
-                lanes.push(Lane::Uniform(Word::Slot { slot: to, launch: false }));
-                continue;
-            }
-            let to = self.take(ty)?;
-            self.emit(Inst::Reduce { combine, ty, to: Landing::Reg(to), from, group })?;
-            lanes.push(Lane::Reg(to));
+            let from = match lane {
+                Lane::Memory(access) => Source::Memory(access),
+                lane => Source::Reg(self.reg(&lane, ty)?),
+            };
+            let (to, lane) =
+                if group == Group::Workgroup && self.one_group && matches!(op.kind, OpKind::WorkgroupReduce(_)) {
+                    let slot = self.slot();
+                    (Landing::Slot(slot), Lane::Uniform(Word::Slot { slot, launch: false }))
+                } else if segments {
+                    let reg = self.take(ty)?;
+                    (Landing::Segments(reg), Lane::Segment { ty, reg })
+                } else {
+                    let reg = self.take(ty)?;
+                    (Landing::Reg(reg), Lane::Reg(reg))
+                };
+            self.emit(Inst::Reduce { combine, ty, to, from, group })?;
+            lanes.push(lane);
         }
         self.define_lanes(op.results[0], lanes);
         Ok(())

@@ -15,6 +15,7 @@ mod validate;
 
 pub use encode::{ImageError, MAX_IMAGE_BYTES};
 pub use program::*;
+pub(crate) use uniform::varying_in_subgroup;
 
 use crate::ir::{Kernel, Parameter, SourceDigest, Span};
 use crate::launch::LaunchProgram;
@@ -53,6 +54,8 @@ impl CpuImage {
             Inst::Map { to: Target::Reg(_), .. }
             | Inst::Scalar(_)
             | Inst::LoadScalar { .. }
+            | Inst::MapSegments { .. }
+            | Inst::Repeat { .. }
             | Inst::Spread { .. }
             | Inst::If { .. }
             | Inst::For { .. }

@@ -18,6 +18,14 @@ pub(super) struct Ids {
     pub group_y_varies: bool,
     /// Whether a tile is one workgroup: what all of it combine to is one value.
     pub one_group: bool,
+    /// Whether subgroups differ within a tile.
+    pub subgroup_varies: bool,
+}
+
+/// For every value whether it may differ between the lanes of one subgroup.
+pub(crate) fn varying_in_subgroup(body: &Body) -> Vec<bool> {
+    let ids = Ids { group_x_varies: false, group_y_varies: false, one_group: true, subgroup_varies: false };
+    varying(body, ids)
 }
 
 /// For every value whether it varies.
@@ -77,7 +85,8 @@ impl Analysis<'_> {
                     IdKind::WorkGroup(Axis::Y) => self.ids.group_y_varies,
                     IdKind::WorkGroup(Axis::Z) => false,
                     IdKind::WorkGroupCount(_) => false,
-                    IdKind::WorkItem(_) | IdKind::Dispatch(_) | IdKind::Subgroup | IdKind::SubgroupLane => true,
+                    IdKind::Subgroup => self.ids.subgroup_varies,
+                    IdKind::WorkItem(_) | IdKind::Dispatch(_) | IdKind::SubgroupLane => true,
                 };
                 self.results(op, varies);
             }

@@ -3,7 +3,7 @@
 //! - An address is affine for as long as its parts are; else it is gathered from a register.
 //! - A load whose only user is element-wise is left to that user, if nothing between may write.
 
-use super::{Compiler, Lane, Result, Value, Word, ZERO};
+use super::{Compiler, FULL_GROUP, Lane, Result, Value, Word, ZERO};
 use crate::ir::{BlockId, Op as IrOp, ValueId};
 use crate::ops::{Binary, Family, OpKind, Space};
 use crate::tile::program::{Access, Buffer, Builtin, Inst, Offsets, Op, Reg, Shape, Source, Target};
@@ -79,7 +79,12 @@ impl<'a> Compiler<'a> {
 
     pub(super) fn access(&mut self, buffer: u32, offset: &Lane, ty: ScalarType, op: &'static str) -> Result<Access> {
         let offsets = match Self::as_line(offset) {
-            Some(line) => Offsets::Affine(self.affine(line)),
+            Some(line) => {
+                // Rows of a workgroup each that do not follow each other are copied together, unless a tile is one of them.
+                let apart = line.l == Word::Constant(ty.bytes()) && !self.side_by_side(offset, ty);
+                self.lost |= apart && self.many && self.program.whole_groups && self.kernel.items() >= FULL_GROUP;
+                Offsets::Affine(self.affine(line))
+            }
             None => Offsets::Gather(self.reg(offset, ScalarType::I64)?),
         };
         debug_assert!(ty.bits() >= 8);
@@ -146,7 +151,8 @@ impl<'a> Compiler<'a> {
             return Ok(());
         }
         let (buffer, offset, ty) = self.address(view, indices)?;
-        if !matches!(offset, Lane::Uniform(_)) && self.read_by_user(block, at, result) {
+        if !matches!(offset, Lane::Uniform(_)) && self.read_in_place(block, at, result, self.side_by_side(&offset, ty))
+        {
             let access = self.access(buffer, &offset, ty, "view.load")?;
             self.define_lanes(result, vec![Lane::Memory(access)]);
             self.pending.insert(result);
@@ -157,17 +163,36 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    /// Whether one element-wise op of the same block uses `value`, and nothing before it may write memory.
-    fn read_by_user(&self, block: BlockId, at: usize, value: ValueId) -> bool {
-        if self.live.uses[value.index()] != 1 {
+    /// Whether the elements of a tile lie side by side as far as is known now: reading them again costs nothing.
+    fn side_by_side(&self, offset: &Lane, ty: ScalarType) -> bool {
+        let row = ty.bytes() * u64::from(self.kernel.workgroup_size[0]);
+        Self::as_line(offset).is_some_and(|line| {
+            line.l == Word::Constant(ty.bytes())
+                && (line.g == ZERO || self.program.shape == Shape::Groups && line.g == Word::Constant(row))
+        })
+    }
+
+    /// Whether only element-wise ops and reductions of the same block use `value`, one or, if `again`, several, and nothing
+    /// before the last of them may write memory.
+    pub(super) fn read_in_place(&self, block: BlockId, at: usize, value: ValueId, again: bool) -> bool {
+        let mut uses = self.live.uses[value.index()];
+        if uses != 1 && !again {
             return false;
         }
         for op in &self.body.block(block).ops[at + 1..] {
-            let simple = matches!(op.kind.family(), Family::Element(_));
-            if op.operands.contains(&value) {
-                return simple && op.results.iter().all(|&result| matches!(self.body.ty(result), Type::Scalar(_)));
+            let simple = matches!(op.kind.family(), Family::Element(_))
+                && op.results.iter().all(|&result| matches!(self.body.ty(result), Type::Scalar(_)));
+            let meets = matches!(op.kind, OpKind::WorkgroupReduce(_) | OpKind::SubgroupReduce { .. });
+            let here = op.operands.iter().filter(|&&operand| operand == value).count() as u32;
+            if here > 0 && !simple && !meets {
+                return false;
             }
-            if !simple && !matches!(op.kind, OpKind::Constant(_) | OpKind::Load | OpKind::Id(_)) {
+            uses = uses.saturating_sub(here);
+            if uses == 0 {
+                return true;
+            }
+            let quiet = matches!(op.kind.family(), Family::Element(_)) || meets;
+            if !quiet && !matches!(op.kind, OpKind::Constant(_) | OpKind::Load | OpKind::Id(_)) {
                 return false;
             }
         }
