@@ -373,3 +373,35 @@ fn config_reaches_cases() {
     let found = run(&case, &sample, &mut target, &mut host, &mut NoFiles, Limits::default());
     assert_eq!((found.status, found.expectations), (Status::Passed, 1), "{found:?}");
 }
+
+/// Texts with cases, words of them dropped, doubled and swapped: each ends in a verdict or in diagnostics.
+#[test]
+fn altered_cases_end_in_an_answer() {
+    const TEXT: &str = include_str!("../../tests/loom/check.loom");
+    let words: Vec<&str> = TEXT.split_inclusive(char::is_whitespace).collect();
+    let config = BTreeMap::new();
+    let mut random = Uniform::new(17);
+    let mut below = |limit: usize| random.integer(0, limit as i64 - 1) as usize;
+    for _ in 0..150 {
+        let mut altered = words.clone();
+        for _ in 0..=below(4) {
+            let (at, other) = (below(altered.len()), below(altered.len()));
+            match below(3) {
+                0 => drop(altered.remove(at)),
+                1 => altered.insert(at, altered[other]),
+                _ => altered.swap(at, other),
+            }
+        }
+        let Ok(module) = Module::with_cases("altered.loom", &altered.concat(), &[]) else { continue };
+        let small = interp::Limits { steps: 20_000, bytes: 1 << 24 };
+        let mut target = Interpreted::new(&module, &config, small);
+        let mut host = Interpreted::new(&module, &config, small);
+        let limits = Limits { tensor_bytes: 1 << 16, steps: 1 << 10, ops: 1 << 10, products: 1 << 16 };
+        for case in module.cases() {
+            let Ok(case) = module.case(&case.name, &config) else { continue };
+            for sample in [0, case.samples() - 1].into_iter().filter_map(|ordinal| case.sample(ordinal)) {
+                run(&case, &sample, &mut target, &mut host, &mut NoFiles, limits);
+            }
+        }
+    }
+}

@@ -67,12 +67,29 @@ pub fn run(options: &Options) -> Chore {
         let mut files = Vec::new();
         collect(package, &mut files)?;
         files.sort();
-        for path in files.iter().filter(|path| path.to_string_lossy().contains(&options.only)) {
+        // Each file alone first: fmt reads a whole text and looks up nothing. Those that are texts are libraries.
+        let mut parsed = Vec::new();
+        for path in &files {
+            let output = tool.run(["fmt", "--check"], &[path])?;
+            parsed.push(
+                output.filter(|output| output.status.code() == Some(2)).map(|output| first_error(&output.stderr)),
+            );
+        }
+        let texts = files.iter().zip(&parsed).filter(|(_, wrong)| wrong.is_none());
+        let texts: Vec<&Path> = texts.map(|(path, _)| path.as_path()).collect();
+        for (path, wrong) in files.iter().zip(&parsed) {
+            if !path.to_string_lossy().contains(&options.only) {
+                continue;
+            }
             let name = path.strip_prefix(package).unwrap_or(path).to_string_lossy().into_owned();
             let before = rows.len();
-            one(&tool, path, &name, &files, options.all, &mut rows)?;
+            let (file, symbol, note) = (name.clone(), String::new(), String::new());
+            rows.push(Row { file, symbol, what: "parse", wrong: wrong.clone(), note });
+            if wrong.is_none() {
+                one(&tool, path, &name, &texts, options.all, &mut rows)?;
+            }
             let wrong = rows[before..].iter().filter(|row| row.wrong.is_some()).count();
-            println!("corpus: {name}: {} checked, {wrong} wrong", rows.len() - before);
+            println!("corpus: {name}: {} tried, {wrong} wrong", rows.len() - before);
         }
     }
     report(&rows)
@@ -139,8 +156,8 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Chore {
     Ok(())
 }
 
-/// Checks one file, compiles its kernels and runs its cases.
-fn one(tool: &Tool, path: &Path, name: &str, all: &[PathBuf], every: bool, rows: &mut Vec<Row>) -> Chore {
+/// Compiles the kernels of one file and runs its cases.
+fn one(tool: &Tool, path: &Path, name: &str, texts: &[&Path], every: bool, rows: &mut Vec<Row>) -> Chore {
     let text = std::fs::read_to_string(path).map_err(at(path))?;
     let row = |symbol: &str, what, wrong: Option<String>, note: String| Row {
         file: name.to_owned(),
@@ -149,16 +166,9 @@ fn one(tool: &Tool, path: &Path, name: &str, all: &[PathBuf], every: bool, rows:
         wrong,
         note,
     };
-    // The file itself, read alone: fmt reads the whole text and looks up nothing.
-    let parsed = tool.run(["fmt", "--check"], &[path])?;
-    let broken = parsed.filter(|output| output.status.code() == Some(2));
-    rows.push(row("", "parse", broken.as_ref().map(|output| first_error(&output.stderr)), String::new()));
-    if broken.is_some() {
-        return Ok(());
-    }
     // The root comes first: a kernel or case is looked for in it.
-    let others = all.iter().filter(|other| *other != path);
-    let files: Vec<&Path> = std::iter::once(path).chain(others.map(PathBuf::as_path)).collect();
+    let others = texts.iter().copied().filter(|other| *other != path);
+    let files: Vec<&Path> = std::iter::once(path).chain(others).collect();
     let mut domains = BTreeMap::new();
     for other in &files {
         let text = std::fs::read_to_string(other).map_err(at(other))?;
@@ -347,8 +357,8 @@ fn defined(text: &str, keyword: &str) -> Vec<String> {
 
 /// What stands behind a symbol, up to the next definition at the start of a line.
 fn body_of<'t>(text: &'t str, keyword: &str, symbol: &str) -> &'t str {
-    let name = format!("@{symbol} {{");
-    let starts = text.match_indices(&name).map(|(at, _)| at);
+    let opening = format!("@{symbol} {{");
+    let starts = text.match_indices(&opening).map(|(at, _)| at);
     let start =
         starts.filter(|at| text[..*at].trim_end().rsplit('\n').next().is_some_and(|line| line.contains(keyword)));
     let rest = start.last().map_or("", |at| &text[at..]);

@@ -127,7 +127,12 @@ impl<'m> Bench<'m> {
     }
 
     fn run(&mut self, case: &Case, sample: &Sample) -> Verdict {
-        run_sample(case, sample, &mut self.target, &mut self.host, &mut self.files, Limits::default())
+        let mut limits = Limits::default();
+        // The host's copy, the device's, the interpreter's and what is compared are there at once.
+        if let Some(available) = crate::machine::available_bytes() {
+            limits.tensor_bytes = limits.tensor_bytes.min(available / 4);
+        }
+        run_sample(case, sample, &mut self.target, &mut self.host, &mut self.files, limits)
     }
 }
 
