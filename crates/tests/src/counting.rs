@@ -1,7 +1,7 @@
 //! Heap allocations of a whole process, counted.
 //!
-//! `#[global_allocator] static ALLOCATOR: Counting = Counting::new();` in a test binary that has one test: another would
-//! allocate meanwhile.
+//! `#[global_allocator] static ALLOCATOR: Counting = Counting::new();` in a test binary of its own, without
+//! a harness (`harness = false`): another test, or the harness's thread, would allocate meanwhile.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
