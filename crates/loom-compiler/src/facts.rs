@@ -56,7 +56,7 @@ impl Facts {
 
     /// Whether `divisor`, at least 1, divides it for sure.
     pub const fn is_multiple_of(self, divisor: u64) -> bool {
-        divisor != 0 && self.multiple_of % divisor == 0
+        divisor != 0 && self.multiple_of.is_multiple_of(divisor)
     }
 
     /// Whether it fits `bits` bits, at least 1, signed.

@@ -91,21 +91,6 @@ impl Format {
         matches!(self, Self::I8 | Self::U8 | Self::I4 | Self::U4)
     }
 
-    /// The format named by `element_format` of a schema.
-    pub fn from_schema(name: &str) -> Option<Self> {
-        Some(match name {
-            "f16" => Self::F16,
-            "bf16" => Self::BF16,
-            "f8e4m3" | "f8E4M3" | "f8e4m3fn" => Self::F8E4M3,
-            "f8e5m2" | "f8E5M2" => Self::F8E5M2,
-            "i8" | "s8" | "si8" => Self::I8,
-            "u8" | "ui8" => Self::U8,
-            "i4" | "s4" | "si4" => Self::I4,
-            "u4" | "ui4" => Self::U4,
-            _ => return None,
-        })
-    }
-
     /// The float type with these values; `None` for integers.
     pub const fn float(self) -> Option<ScalarType> {
         match self {

@@ -57,11 +57,14 @@ impl Module {
         // Where each module's bytes begin, for the errors found on the way.
         let mut starts = vec![Some(0u32)];
         for (at, module) in modules.iter().enumerate().skip(1) {
-            let ops: BTreeSet<usize> = reached.iter().filter(|(from, _)| *from == at).map(|(_, op)| *op).collect();
+            let mut ops: BTreeSet<usize> = reached.iter().filter(|(from, _)| *from == at).map(|(_, op)| *op).collect();
             if ops.is_empty() {
                 starts.push(None);
                 continue;
             }
+            // A file's aliases are its own.
+            let aliases = module.ops.iter().enumerate().filter(|(_, op)| module.op_name(op).starts_with('#'));
+            ops.extend(aliases.map(|(at, _)| at));
             if linked.source.len() + module.source.len() + 1 > MAX_LINKED_BYTES {
                 let message = format!("with `{}` the sources have more than {MAX_LINKED_BYTES} bytes", module.name);
                 diagnostics.push(&linked.source, Span::default(), message);

@@ -357,7 +357,7 @@ impl Module {
     }
 
     /// Which file a byte of the source is in, counted from the first.
-    fn file_of(&self, at: u32) -> usize {
+    pub(crate) fn file_of(&self, at: u32) -> usize {
         self.files.partition_point(|file| file.start <= at)
     }
 

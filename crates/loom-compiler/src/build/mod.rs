@@ -105,6 +105,8 @@ pub(crate) struct Builder<'m> {
     known_log: Vec<Known>,
     /// In [`Mode::Verify`], the value that stands for each config key.
     unknowns: HashMap<String, ValueId>,
+    /// The aliases of each file, once one was asked for.
+    aliases: Option<HashMap<(usize, &'m str), &'m syntax::Op>>,
     /// The block each value is defined in, by [`ValueId`], and the blocks being built, outermost first.
     home: Vec<BlockId>,
     open: Vec<BlockId>,
@@ -148,6 +150,7 @@ impl<'m> Builder<'m> {
             known: HashMap::new(),
             known_log: Vec::new(),
             unknowns: HashMap::new(),
+            aliases: None,
             home: Vec::new(),
             open: vec![Body::ENTRY],
             calls: Vec::new(),
