@@ -56,12 +56,16 @@ impl Facts {
 
     /// Whether `divisor`, at least 1, divides it for sure.
     pub const fn is_multiple_of(self, divisor: u64) -> bool {
-        divisor != 0 && self.multiple_of % divisor == 0
+        divisor != 0 && self.multiple_of.is_multiple_of(divisor)
     }
 
-    /// Whether it fits `bits` bits, signed.
+    /// Whether it fits `bits` bits, at least 1, signed.
     pub const fn fits(self, bits: u32) -> bool {
-        bits >= 64 || (self.low >= -(1 << (bits - 1)) && self.high < 1 << (bits - 1))
+        match bits {
+            0 => false,
+            1..64 => self.low >= -(1 << (bits - 1)) && self.high < 1 << (bits - 1),
+            64.. => true,
+        }
     }
 
     /// What holds of a value that is one or the other.
@@ -473,28 +477,28 @@ impl Table {
         }
     }
 
-    /// The condition has this value from here on. Conditions are as deep as they are written; the depth that is looked at is
-    /// bounded.
-    pub(crate) fn assume_condition(&mut self, condition: ValueId, holds: bool, depth: usize) {
+    /// The condition has this value from here on. Of a condition made of others, `budget` are looked into.
+    pub(crate) fn assume_condition(&mut self, condition: ValueId, holds: bool, budget: &mut u32) {
         self.assume(condition, Facts::exactly(i64::from(holds)), false);
-        let Some((kind, operands)) = self.conditions.get(&condition).filter(|_| depth > 0).cloned() else {
+        let Some((kind, operands)) = self.conditions.get(&condition).filter(|_| *budget > 0).cloned() else {
             return;
         };
+        *budget -= 1;
         match kind {
             OpKind::CompareI(predicate) => {
                 let predicate = if holds { predicate } else { negated(predicate) };
                 self.assume_compare(predicate, operands[0], operands[1], false);
             }
             OpKind::Binary(Binary::AndI) if holds => {
-                operands.iter().for_each(|operand| self.assume_condition(*operand, true, depth - 1));
+                operands.iter().for_each(|operand| self.assume_condition(*operand, true, budget));
             }
             OpKind::Binary(Binary::OrI) if !holds => {
-                operands.iter().for_each(|operand| self.assume_condition(*operand, false, depth - 1));
+                operands.iter().for_each(|operand| self.assume_condition(*operand, false, budget));
             }
             OpKind::Binary(Binary::XorI) => {
                 for (condition, other) in [(operands[0], operands[1]), (operands[1], operands[0])] {
                     if let Some(flips) = self.get(other).number() {
-                        self.assume_condition(condition, holds != (flips == 1), depth - 1);
+                        self.assume_condition(condition, holds != (flips == 1), budget);
                     }
                 }
             }

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
-use crate::diag::{Diagnostics, FileStart};
+use crate::diag::{Diagnostics, FileStart, MAX_DIAGNOSTICS};
 use crate::ir::Span;
 use crate::lex::{Kind, Token};
 use crate::module::Module;
@@ -118,6 +118,9 @@ impl Module {
                 continue;
             };
             for declaration in declarations.iter().map(|at| &self.ops[*at]) {
+                if diagnostics.is_full() {
+                    return;
+                }
                 if std::ptr::eq(declaration, definition) {
                     continue;
                 }
@@ -287,7 +290,10 @@ impl Search<'_> {
             return self.reach(module, op);
         }
         let definitions: Vec<(usize, usize)> = (0..modules.len()).filter_map(of).filter(defines).collect();
-        if definitions.len() > 1 && !self.twice.iter().any(|(known, _)| known == symbol) {
+        if definitions.len() > 1
+            && self.twice.len() < MAX_DIAGNOSTICS
+            && !self.twice.iter().any(|(known, _)| known == symbol)
+        {
             self.twice.push((symbol.to_owned(), definitions.clone()));
         }
         if definitions.is_empty() {

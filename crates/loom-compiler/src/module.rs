@@ -264,12 +264,25 @@ impl Module {
     /// The names by which `specialise` finds the kernels of the text: export names, or symbols where there is none or where it
     /// is that of several.
     pub fn kernels(&self) -> Vec<String> {
-        let kernels = self.ops[..self.roots].iter().filter(|op| self.op_name(op) == "kernel.def");
-        let symbol = |op: &Op| self.symbol_of(op).map(|(name, _)| name.to_owned());
-        let exported = |op: &Op| {
-            self.export(op).filter(|export| matches!(self.kernel(export)[..], [found] if std::ptr::eq(found, op)))
+        let is_kernel = |op: &&Op| self.op_name(op) == "kernel.def";
+        let kernels: Vec<(&str, Option<String>)> = self.ops[..self.roots]
+            .iter()
+            .filter(is_kernel)
+            .filter_map(|op| Some((self.symbol_of(op)?.0, self.export(op))))
+            .collect();
+        let mut exported: HashMap<&str, usize> = HashMap::new();
+        for export in kernels.iter().filter_map(|(_, export)| export.as_deref()) {
+            *exported.entry(export).or_default() += 1;
+        }
+        // A symbol is looked for before an export name.
+        let is_symbol = |name: &str| self.symbols.get(name).is_some_and(|at| is_kernel(&&self.ops[*at]));
+        let name = |(symbol, export): &(&str, Option<String>)| match export {
+            Some(export) if export == symbol || (exported[export.as_str()] == 1 && !is_symbol(export)) => {
+                export.clone()
+            }
+            _ => (*symbol).to_owned(),
         };
-        kernels.filter_map(|op| exported(op).or_else(|| symbol(op))).collect()
+        kernels.iter().map(name).collect()
     }
 
     /// Whether [`Self::specialise`] finds a kernel by this symbol or export name.
@@ -448,6 +461,7 @@ impl Module {
                 Some(first) if self.declares(op) && !self.declares(&self.ops[*first]) => {}
                 // Each file declares what it uses.
                 Some(first) if self.declares(op) && file(*first) != file(at) => {}
+                Some(_) if diagnostics.is_full() => {}
                 Some(first) => {
                     let other = self.tokens[self.ops[*first].name as usize].span;
                     let other = diagnostics.place(&self.source, other);

@@ -212,3 +212,31 @@ fn a_text_above_the_limit_is_refused() {
     let diagnostics = Module::parse("big.loom", &source).unwrap_err();
     assert!(diagnostics.items[0].message.contains("at most 16777216"));
 }
+
+#[test]
+fn conditions_and_providers_cost_what_is_written() {
+    // Each condition is both of the one before: 2^200 paths.
+    let mut body = String::from("%c0 = index.cmp slt, %n, %m : index\n");
+    for at in 1..=200 {
+        let _ = writeln!(body, "%d{at} = scalar.xori %c{0}, %q : i1\n%c{at} = scalar.andi %c{0}, %d{at} : i1", at - 1);
+    }
+    body += "scf.if %c200 {\n}\n";
+    let text = single("%n: index, %m: index, %q: i1", &body);
+    let begin = std::time::Instant::now();
+    assert!(Module::parse("a.loom", &text).unwrap().specialise("k", &config(&[])).is_ok());
+    assert!(begin.elapsed().as_secs() < 20);
+    // Many providers, and many that apply them.
+    let mut many = String::new();
+    for at in 0..2000 {
+        let _ = writeln!(many, "func.template<a.b> priority({at}) @p{at}(%n: index) {{\nfunc.return\n}}");
+    }
+    many += &single("%n: index", &"func.apply<a.b>(%n) : (index)\n".repeat(2000));
+    let module = Module::parse("a.loom", &many).unwrap();
+    let refused = module.specialise("k", &config(&[])).unwrap_err();
+    assert!(refused.items[0].message.contains("ops and providers"), "{refused}");
+    // Many faults of one kind.
+    let twice = "func.def @f() {\nfunc.return\n}\nfunc.decl @f(%a: i32)\n".repeat(20_000);
+    let begin = std::time::Instant::now();
+    assert!(Module::parse("a.loom", &twice).is_err());
+    assert!(begin.elapsed().as_secs() < 20);
+}

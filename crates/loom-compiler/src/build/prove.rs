@@ -14,8 +14,8 @@ use super::config::{Argument, Fact, Predicate};
 use super::names::Binding;
 use super::{Builder, Mode};
 
-/// How deep a condition of conditions is looked into.
-const MAX_CONDITION_DEPTH: usize = 16;
+/// How many of the conditions that a branch's condition is made of are looked into.
+const MAX_CONDITIONS: u32 = 64;
 
 /// What is known on entering a block.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +100,7 @@ impl<'m> Builder<'m> {
     pub(super) fn entered(&mut self, known: Entering) {
         match known {
             Entering::Condition(condition, holds) => {
-                self.facts.assume_condition(condition, holds, MAX_CONDITION_DEPTH);
+                self.facts.assume_condition(condition, holds, &mut MAX_CONDITIONS.clone());
             }
             Entering::Compare(predicate, a, b) => self.facts.assume_compare(predicate, a, b, false),
         }

@@ -19,7 +19,7 @@ use crate::types::Type;
 use super::config::Predicate;
 use super::names::{Binding, Layout};
 use super::types::same;
-use super::{Builder, MAX_CALL_DEPTH, Mode};
+use super::{Builder, MAX_CALL_DEPTH, MAX_OPS, Mode};
 
 /// What stands before the symbol of a function or template, as far as it decides something.
 #[derive(Default)]
@@ -143,6 +143,11 @@ impl<'m> Builder<'m> {
     /// Whether a provider may be chosen for these arguments.
     fn verdict(&mut self, op: &'m syntax::Op, arguments: &[ValueId], types: &[Type]) -> Built<Verdict> {
         let unproven = |why: String| Ok(Verdict::Unproven(why));
+        // Looking at a provider is work like building an op.
+        self.built += 1;
+        if self.built > MAX_OPS {
+            return refuse(self.span, format!("more than {MAX_OPS} ops and providers are looked at for this kernel"));
+        }
         let kind = self.module.op_name(op);
         if !matches!(kind, "template.def" | "func.template") {
             return unproven(format!("a `{kind}` has no body that is compiled here"));
