@@ -108,34 +108,49 @@ fn widening_is_exact_and_narrowing_takes_it_back() {
     }
 }
 
-/// Half way between two neighbours goes to the even one; the next f64 on either side goes to its own, which a step by way
-/// of f32 would not give.
+/// The number next to `value`, towards zero or away from it, as f32 or as f64.
+fn beside(value: f64, wide: &str, away: bool) -> f64 {
+    let step = if away { 1i64 } else { -1 };
+    if wide == "f32" {
+        f64::from(f32::from_bits((i64::from((value as f32).to_bits()) + step) as u32))
+    } else {
+        f64::from_bits((value.to_bits() as i64 + step) as u64)
+    }
+}
+
+/// Half way between two neighbours goes to the even one; the next number on either side goes to its own, which from f64 a
+/// step by way of f32 would not give.
 #[test]
 fn narrowing_rounds_once() {
     for (ty, exponent, mantissa, size) in [("f16", 5u32, 10u32, 2), ("bf16", 8, 7, 2), ("f8E5M2", 5, 2, 1)] {
-        let last = ((1u32 << exponent) - 1) << mantissa;
-        let mut inputs: Vec<u8> = Vec::new();
-        let mut expected = Vec::new();
-        for low in 0..last {
-            // Past the largest number the next would-be number rounds to infinity, whose bits it has.
-            let middle = (value(low, exponent, mantissa) + value(low + 1, exponent, mantissa)) / 2.0;
-            let even = if low % 2 == 0 { low } else { low + 1 };
-            for (input, bits) in [
-                (middle, even),
-                (f64::from_bits(middle.to_bits() - 1), low),
-                (f64::from_bits(middle.to_bits() + 1), low + 1),
-            ] {
-                inputs.extend(input.to_le_bytes());
-                inputs.extend((-input).to_le_bytes());
-                expected.extend([bits, bits | 1 << (exponent + mantissa)]);
+        for wide in ["f64", "f32"] {
+            let last = ((1u32 << exponent) - 1) << mantissa;
+            let mut inputs: Vec<f64> = Vec::new();
+            let mut expected = Vec::new();
+            // Of bfloat16 a sample: all of them take long to interpret.
+            for low in (0..last).step_by(if ty == "bf16" { 7 } else { 1 }) {
+                // Past the largest number the next would-be number rounds to infinity, whose bits it has.
+                let middle = (value(low, exponent, mantissa) + value(low + 1, exponent, mantissa)) / 2.0;
+                let even = if low % 2 == 0 { low } else { low + 1 };
+                for (input, bits) in
+                    [(middle, even), (beside(middle, wide, false), low), (beside(middle, wide, true), low + 1)]
+                {
+                    inputs.extend([input, -input]);
+                    expected.extend([bits, bits | 1 << (exponent + mantissa)]);
+                }
             }
-        }
-        let found = each(&inputs, ("f64", 8), &format!("%r = scalar.fptrunc %x : f64 to {ty}"), (ty, size));
-        let found =
-            found.chunks_exact(size).map(|b| b.iter().rev().fold(0u32, |word, byte| word << 8 | u32::from(*byte)));
-        for (at, (found, expected)) in found.zip(expected).enumerate() {
-            let input = f64::from_le_bytes(inputs[8 * at..8 * at + 8].try_into().unwrap());
-            assert_eq!(found, expected, "{input:e} to {ty}");
+            let bytes: Vec<u8> = if wide == "f32" {
+                inputs.iter().flat_map(|x| (*x as f32).to_le_bytes()).collect()
+            } else {
+                inputs.iter().flat_map(|x| x.to_le_bytes()).collect()
+            };
+            let from = (wide, if wide == "f32" { 4 } else { 8 });
+            let found = each(&bytes, from, &format!("%r = scalar.fptrunc %x : {wide} to {ty}"), (ty, size));
+            let found =
+                found.chunks_exact(size).map(|b| b.iter().rev().fold(0u32, |word, byte| word << 8 | u32::from(*byte)));
+            for ((input, found), expected) in inputs.iter().zip(found).zip(expected) {
+                assert_eq!(found, expected, "{input:e} from {wide} to {ty}");
+            }
         }
     }
 }

@@ -312,6 +312,18 @@ fn lanes_anywhere_in_memory() {
 }
 
 #[test]
+fn vectors_at_any_byte() {
+    let x: Vec<u8> = (0..12).collect();
+    let odd = "%k = index.constant 3 : offset\n%p = index.add %start, %k : offset\n%w = buffer.view %b[%p] : buffer -> view<2xi32>\n";
+    let ops = format!("{odd}%r = vector.load %w[0] : view<2xi32> -> vector<2xi32>");
+    assert_eq!(on(&x, "i8", &ops, "i32", 2), [3, 4, 5, 6, 7, 8, 9, 10]);
+    let ops = format!(
+        "{odd}%c = vector.constant -1 : vector<2xi32>\nvector.store<volatile> %c, %w[0] {{cache_temporal = non_temporal}} : vector<2xi32>, view<2xi32>\n%r = vector.load<volatile> %in[0] : view<12xi8> -> vector<12xi8>"
+    );
+    assert_eq!(on(&x, "i8", &ops, "i8", 12), [0, 1, 2, 255, 255, 255, 255, 255, 255, 255, 255, 11]);
+}
+
+#[test]
 fn lanes_chosen_at_run_time() {
     let x = le32(&[1, 5, 2, 7, 0, 9]);
     let at = "%e = vector.extract %x[2] : vector<6xi32> -> i32\n%j = index.cast %e : i32 to index\n%e0 = vector.extract %x[0] : vector<6xi32> -> i32\n%k = index.cast %e0 : i32 to index\n";
@@ -448,6 +460,35 @@ fn block(name: &str, b: &[u8]) -> Vec<f32> {
         "q5_0" => (0..32).map(|at| (low(at, 6) + fifth(at, 2) - 16.0) * d).collect(),
         "q5_1" => (0..32).map(|at| (low(at, 8) + fifth(at, 4)) * d + half(b, 2)).collect(),
         "q8_0" => (0..32).map(|at| f32::from(b[2 + at] as i8) * d).collect(),
+        "q8_1" => (0..32).map(|at| f32::from(b[4 + at] as i8) * d).collect(),
+        "iq4_nl" => {
+            let codes = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113i8];
+            (0..32).map(|at| f32::from(codes[low(at, 2) as usize]) * d).collect()
+        }
+        "mxfp4" => {
+            let codes = [0.0f32, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0];
+            let scale = 2f32.powi(i32::from(b[0]) - 128);
+            let number = |code: f32| codes[code as usize % 8] * if code >= 8.0 { -scale } else { scale };
+            (0..32).map(|at| number(low(at, 1))).collect()
+        }
+        "q2_k" => {
+            let two = |at: usize| f32::from(b[16 + at / 128 * 32 + at % 32] >> (at % 128 / 32 * 2) & 3);
+            let (d, least) = (half(b, 80), half(b, 82));
+            (0..256).map(|at| d * f32::from(b[at / 16] & 15) * two(at) - least * f32::from(b[at / 16] >> 4)).collect()
+        }
+        "q3_k" => {
+            let q = &b[96..108];
+            let scale = |at: usize| {
+                let low = if at < 8 { q[at] & 15 } else { q[at - 8] >> 4 };
+                f32::from(low | (q[8 + at % 4] >> (at / 4 * 2) & 3) << 4) - 32.0
+            };
+            let d = half(b, 108);
+            let code = |at: usize| {
+                let two = b[32 + at / 128 * 32 + at % 32] >> (at % 128 / 32 * 2) & 3;
+                f32::from(two) - if b[at % 32] >> (at / 32) & 1 == 1 { 0.0 } else { 4.0 }
+            };
+            (0..256).map(|at| d * scale(at / 16) * code(at)).collect()
+        }
         "q4_k" => (0..256).map(|at| k(at, wide(at, 16))).collect(),
         "q5_k" => (0..256).map(|at| k(at, wide(at, 48) + f32::from(b[16 + at % 32] >> (at / 32) & 1) * 16.0)).collect(),
         _ => {
@@ -481,6 +522,11 @@ fn blocks_of_ggml() {
         ("q5_0", 22, 20, 2),
         ("q5_1", 24, 20, 4),
         ("q8_0", 34, 32, 2),
+        ("q8_1", 36, 32, 0),
+        ("iq4_nl", 18, 16, 2),
+        ("mxfp4", 17, 16, 1),
+        ("q2_k", 84, 64, 0),
+        ("q3_k", 110, 96, 0),
         ("q4_k", 144, 128, 16),
         ("q5_k", 176, 160, 16),
         ("q6_k", 210, 192, 0),
@@ -488,10 +534,18 @@ fn blocks_of_ggml() {
         for seed in 1..4 {
             let mut b = noise(bytes, seed * 0x9e37_79b9);
             // Scales that are numbers, in f16: 0.0371.. and −1.25.
-            let at = if name == "q6_k" { 208 } else { 0 };
+            let at = match name {
+                "q6_k" => 208,
+                "q3_k" => 108,
+                "q2_k" => 80,
+                _ => 0,
+            };
             b[at..at + 2].copy_from_slice(&0x28c1u16.to_le_bytes());
-            if !matches!(name, "q4_0" | "q5_0" | "q8_0" | "q6_k") {
-                b[2..4].copy_from_slice(&0xbd00u16.to_le_bytes());
+            if matches!(name, "q4_1" | "q5_1" | "q2_k" | "q4_k" | "q5_k") {
+                b[at + 2..at + 4].copy_from_slice(&0xbd00u16.to_le_bytes());
+            }
+            if name == "mxfp4" {
+                b[0] = 130;
             }
             let expected = block(name, &b);
             let lanes = expected.len();
@@ -502,7 +556,7 @@ fn blocks_of_ggml() {
             let found = f32s(on(&b, "i8", &ops, "f32", lanes));
             assert_eq!(found, expected, "{name}");
             // The codes alone, the scale beside them.
-            if lanes == 32 {
+            if lanes == 32 && start >= 2 {
                 let (min, minimum) = if start == 4 {
                     ("%mh = vector.slice %h[1] : vector<2xf16> -> vector<1xf16>\n", ", min = %mh : vector<1xf16>")
                 } else {

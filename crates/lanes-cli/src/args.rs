@@ -275,7 +275,8 @@ fn frame_ms(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("a number of milliseconds from {FRAME_MS_MIN} to {FRAME_MS_MAX} is accepted"))
 }
 
-fn backend(text: &str) -> Result<String, String> {
+/// A backend's name, as far as a name can be told without opening it.
+pub fn backend(text: &str) -> Result<String, String> {
     if text.is_empty() {
         Err("cpu, cuda[:N], vulkan[:N] or wgpu[:N] is accepted".to_owned())
     } else {

@@ -1,4 +1,4 @@
-//! `lanes loom`: Loom files checked, formatted and compiled.
+//! `lanes loom`: Loom files checked, formatted, compiled, tested and timed.
 //!
 //! - FILE is a file of UTF-8, or `-` for standard input. A folder is refused: a shell knows better which of its files are
 //!   meant. `check` and `compile` link files that are named together: each is a root, the others are libraries that it takes
@@ -6,6 +6,8 @@
 //! - All files are looked at, whatever is wrong with some. A file that cannot be read or has errors is wrong input: exit 2.
 //! - What is wrong in a text goes to stderr with the line and a caret, and into the object that `--json` prints.
 //! - `fmt` replaces a file by renaming, and leaves alone what is formatted already: who reads a file sees all of one text.
+
+mod cases;
 
 use crate::error::{CliError, CliResult};
 use crate::{say, usage};
@@ -38,12 +40,10 @@ enum Command {
     Fmt(FmtArgs),
     /// One kernel to an image, with its argument layout and launch geometry
     Compile(CompileArgs),
-    /// Run every check.case: not written yet
-    #[command(disable_help_flag = true)]
-    Test(Unwritten),
-    /// Time every check.benchmark: not written yet
-    #[command(disable_help_flag = true)]
-    Bench(Unwritten),
+    /// Run every public check.case, or one; exit 1 if a sample fails
+    Test(cases::TestArgs),
+    /// Time every check.benchmark after its case has passed
+    Bench(cases::BenchArgs),
 }
 
 #[derive(Debug, Args)]
@@ -95,12 +95,6 @@ struct CompileArgs {
     json: bool,
 }
 
-#[derive(Debug, Args)]
-struct Unwritten {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    rest: Vec<OsString>,
-}
-
 /// `lanes loom` with the words behind it.
 pub fn run(words: &[OsString]) -> CliResult {
     let loom = match Loom::try_parse_from(std::iter::once(&OsString::from("lanes loom")).chain(words)) {
@@ -111,13 +105,9 @@ pub fn run(words: &[OsString]) -> CliResult {
         Command::Check(args) => check(args),
         Command::Fmt(args) => fmt(args),
         Command::Compile(args) => compile(args),
-        Command::Test(_) => Err(unwritten("test", "running the cases of Loom files")),
-        Command::Bench(_) => Err(unwritten("bench", "timing the benchmarks of Loom files")),
+        Command::Test(args) => cases::test(args),
+        Command::Bench(args) => cases::bench(args),
     }
-}
-
-fn unwritten(command: &str, what: &str) -> CliError {
-    CliError::usage(format!("loom {command}: {what} is not written yet; check, fmt and compile are"))
 }
 
 /// What is wrong with a file.

@@ -19,6 +19,7 @@ use loom_compiler::tile;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Kernels of one module on one device.
 pub struct DeviceTarget<'m> {
@@ -71,15 +72,30 @@ impl<'m> DeviceTarget<'m> {
         self.launched.len()
     }
 
-    /// Replays the launches of the last sample as one plan, `samples` times after a few to warm up: from before a
-    /// submission to after its end. Tensors go on from what they hold.
+    /// Replays the launches of the last sample as one plan, `rounds` times after `warm_up`: from before a submission to
+    /// after its end. Once `time_max` went by, it ends with three rounds or those that it has. Tensors go on from what they
+    /// hold.
     ///
     /// # Errors
-    /// No launches or samples, and whatever fails when it runs.
-    pub fn measure(&self, samples: usize) -> Result<Distribution, DeviceError> {
+    /// No launches, and whatever fails when it runs.
+    pub fn measure(&self, rounds: usize, warm_up: usize, time_max: Duration) -> Result<Distribution, DeviceError> {
+        if self.launched.is_empty() {
+            return Err(DeviceError::Invalid { what: "nothing was launched, and so nothing can be measured".into() });
+        }
         let record = |commands: &mut Commands<'_>| self.launched.iter().try_for_each(|launch| launch.record(commands));
         self.session.record("all", record)?;
-        Ok(self.session.benchmark("all", samples)?.replayed)
+        let (mut times, start) = (Vec::new(), Instant::now());
+        for round in 0..rounds.saturating_add(warm_up) {
+            if times.len() >= 3 && start.elapsed() >= time_max {
+                break;
+            }
+            let begin = Instant::now();
+            self.session.replay("all")?.wait()?;
+            if round >= warm_up {
+                times.push(begin.elapsed());
+            }
+        }
+        Ok(times.into_iter().collect())
     }
 
     fn kernel(&mut self, name: &str) -> Result<Kernel, Stop> {

@@ -207,12 +207,13 @@ fn follows_asm(source: &str, tokens: &[Token]) -> bool {
     tokens.last().is_some_and(|token| &source[token.span.start as usize..token.span.end as usize] == "asm")
 }
 
-/// The end of the hole `@NAME@` at `at`, if there is one.
+/// The end of the word that begins with the hole `@NAME@` at `at`, if there is one.
 fn hole_end(bytes: &[u8], at: usize) -> Option<usize> {
     let is_hole = |byte: &&u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || **byte == b'_';
     let length = bytes[at + 1..].iter().take_while(is_hole).count();
     let end = at + 1 + length;
-    (length > 0 && bytes.get(end) == Some(&b'@')).then_some(end + 1)
+    // What stands behind it without a space belongs to the same word: `@EXTENT@xf32`, `@WIDTH@.0`.
+    (length > 0 && bytes.get(end) == Some(&b'@')).then(|| name_end(bytes, end + 1, true))
 }
 
 /// The tokens of `source`; what is no token is reported and left out.

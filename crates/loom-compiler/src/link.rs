@@ -57,11 +57,14 @@ impl Module {
         // Where each module's bytes begin, for the errors found on the way.
         let mut starts = vec![Some(0u32)];
         for (at, module) in modules.iter().enumerate().skip(1) {
-            let ops: BTreeSet<usize> = reached.iter().filter(|(from, _)| *from == at).map(|(_, op)| *op).collect();
+            let mut ops: BTreeSet<usize> = reached.iter().filter(|(from, _)| *from == at).map(|(_, op)| *op).collect();
             if ops.is_empty() {
                 starts.push(None);
                 continue;
             }
+            // A file's aliases are its own.
+            let aliases = module.ops.iter().enumerate().filter(|(_, op)| module.op_name(op).starts_with('#'));
+            ops.extend(aliases.map(|(at, _)| at));
             if linked.source.len() + module.source.len() + 1 > MAX_LINKED_BYTES {
                 let message = format!("with `{}` the sources have more than {MAX_LINKED_BYTES} bytes", module.name);
                 diagnostics.push(&linked.source, Span::default(), message);
@@ -146,7 +149,7 @@ impl Module {
             reader.at += 1;
         }
         reader.at += 1;
-        let mut names: HashMap<&str, usize> = HashMap::new();
+        let mut names: HashMap<String, usize> = HashMap::new();
         let mut text = String::new();
         if reader.name().starts_with("config.") {
             while reader.peek().is_some_and(|kind| kind != Kind::Colon) {
@@ -162,7 +165,7 @@ impl Module {
             }
             return Some(text);
         }
-        let mut group = |reader: &mut Reader<'_>, text: &mut String| {
+        let group = |reader: &mut Reader<'_>, text: &mut String, names: &mut HashMap<String, usize>| {
             let mut depth = 0usize;
             while let Some(token) = reader.token() {
                 reader.at += 1;
@@ -175,7 +178,7 @@ impl Module {
                 let next = names.len();
                 match token.kind {
                     Kind::Value => {
-                        let at = *names.entry(word).or_insert(next);
+                        let at = *names.entry(word.to_owned()).or_insert(next);
                         text.push_str(&format!("%{at}"));
                     }
                     Kind::Comma => text.push_str(", "),
@@ -189,7 +192,7 @@ impl Module {
         };
         let first = text.len();
         if reader.peek() == Some(Kind::ParenOpen) {
-            group(&mut reader, &mut text);
+            group(&mut reader, &mut text, &mut names);
         }
         let first = text[first..].to_owned();
         if reader.peek() == Some(Kind::BraceOpen) {
@@ -197,8 +200,9 @@ impl Module {
         }
         if reader.accept_word("launch") {
             text.push_str(" launch");
+            names.clear();
             if reader.peek() == Some(Kind::ParenOpen) {
-                group(&mut reader, &mut text);
+                group(&mut reader, &mut text, &mut names);
             } else {
                 text.push_str(&first);
             }
@@ -209,10 +213,10 @@ impl Module {
             if bare {
                 text.push('(');
             }
-            group(&mut reader, &mut text);
+            group(&mut reader, &mut text, &mut names);
             // A type with `<..>` is a word and a group.
             if bare && reader.peek() == Some(Kind::Less) {
-                group(&mut reader, &mut text);
+                group(&mut reader, &mut text, &mut names);
             }
             if bare {
                 text.push(')');

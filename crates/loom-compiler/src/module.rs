@@ -41,6 +41,13 @@ pub struct Module {
     pub(crate) roots: usize,
 }
 
+/// Families of ops that stand in bodies only.
+const BODY: [&str; 7] = ["index", "scalar", "vector", "view", "buffer", "encoding", "scf"];
+
+/// Families that a fragment of a body may have.
+const FRAGMENT: [&str; 11] =
+    ["index", "scalar", "vector", "view", "buffer", "encoding", "scf", "kernel", "config", "func", "template"];
+
 /// Top-level ops by their first part, for the message that refuses any other.
 const FAMILIES: [&str; 21] = [
     "kernel", "func", "template", "config", "check", "command", "global", "target", "amdgpu", "spirv", "aie2p",
@@ -279,13 +286,23 @@ impl Module {
         if own.is_empty() { exported(linked) } else { own }
     }
 
+    /// Whether the text is ops of a body and nothing else: made to be pasted into one, and no module on its own.
+    pub(crate) fn is_fragment(&self) -> bool {
+        let family = |op: &Op| self.op_name(op).split('.').next().unwrap_or_default();
+        let defines = |op: &Op| {
+            let name = self.op_name(op);
+            [".def", ".decl", ".target"].iter().any(|end| name.ends_with(end)) || !FRAGMENT.contains(&family(op))
+        };
+        !self.ops.is_empty() && self.ops.iter().any(|op| BODY.contains(&family(op))) && !self.ops.iter().any(defines)
+    }
+
     /// Whether the op only promises a definition.
     pub(crate) fn declares(&self, op: &Op) -> bool {
         self.op_name(op).ends_with(".decl")
     }
 
     /// Which file a byte of the source is in, counted from the first.
-    fn file_of(&self, at: u32) -> usize {
+    pub(crate) fn file_of(&self, at: u32) -> usize {
         self.files.partition_point(|file| file.start <= at)
     }
 
@@ -357,6 +374,9 @@ impl Module {
         let mut symbols: HashMap<String, usize> = HashMap::with_capacity(self.ops.len());
         let mut declarations: HashMap<String, Vec<usize>> = HashMap::new();
         let mut providers: HashMap<String, Vec<usize>> = HashMap::new();
+        if self.is_fragment() {
+            return;
+        }
         for (at, op) in self.ops.iter().enumerate() {
             let name = self.op_name(op);
             let span = self.tokens[op.name as usize].span;

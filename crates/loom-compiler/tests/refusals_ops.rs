@@ -271,6 +271,29 @@ fn aliases() {
     assert!(diagnostics.to_string().contains("an alias of an alias"), "{diagnostics}");
 }
 
+/// A file's aliases are its own, and come with what is linked of it.
+#[test]
+fn aliases_of_files() {
+    let decode = "%r = vector.decode %v using #p : vector<1xi8>, encoding<schema> -> vector<1xf32>\n";
+    let library = format!(
+        "#p = #encoding.operand<element_format=u8>\nfunc.def public @f(%v: vector<1xi8>) -> (vector<1xf32>) {{\n{decode}func.return %r : vector<1xf32>\n}}\n"
+    );
+    let body = format!(
+        "%v = vector.constant -1 : vector<1xi8>\n{decode}%other = func.call @f(%v) : (vector<1xi8>) -> (vector<1xf32>)\n\
+         %sum = vector.addf %r, %other : vector<1xf32>\n%o = buffer.view %b[%base] : buffer -> view<1xf32>\nvector.store %sum, %o[0] : vector<1xf32>, view<1xf32>"
+    );
+    let root = format!(
+        "#p = #encoding.operand<element_format=i8>\nfunc.decl @f(%v: vector<1xi8>) -> (vector<1xf32>)\n{}",
+        single("%b: buffer", &body)
+    );
+    let (root, library) = (Module::parse("root", &root).unwrap(), Module::parse("library", &library).unwrap());
+    let linked = root.link(&[&library]).unwrap_or_else(|e| panic!("{e}"));
+    let kernel = linked.specialise("k", &Default::default()).unwrap_or_else(|e| panic!("{e}"));
+    let mut bound = [common::Bound::f32s(&[0.0])];
+    common::run(&kernel, &[], &mut bound).unwrap();
+    assert_eq!(bound[0].to_f32s(), [254.0]);
+}
+
 /// What a view carries: packed numbers lie densely, a storage has its layout.
 #[test]
 fn encodings_of_views() {
@@ -286,6 +309,20 @@ fn encodings_of_views() {
     let mut bound = [common::Bound::Bytes((0..64).collect())];
     common::run(&kernel, &[], &mut bound).unwrap();
     assert_eq!(bound[0].bytes()[16..19], [1, 5, 18]);
+}
+
+/// Promises about storages, in both spellings, leave the storage as it is.
+#[test]
+fn promises_about_storages() {
+    let body = "%n0, %n1 = buffer.assume.noalias %b, %c : buffer, buffer\n%a0 = buffer.assume.alignment %n0 {minimum_alignment = 16} : buffer\n\
+                %a1, %a2 = buffer.assume.alignment %a0, %n1 {minimum_alignment = 4} : buffer, buffer\n\
+                %m0 = buffer.assume.memory_space<global> %a1 : buffer\n%m1 = buffer.assume.memory_space %m0 {memory_space = global} : buffer\n\
+                %s0 = buffer.assume.same_root %m1, %b : buffer\n%v = buffer.view %s0[%base] : buffer -> view<1xi32>\n\
+                %w = buffer.view %a2[%base] : buffer -> view<1xi32>\n%e = view.load %v[0] : view<1xi32> -> i32\nview.store %e, %w[0] : i32, view<1xi32>";
+    let kernel = common::kernel(&single("%b: buffer, %c: buffer", body), "k", &[]);
+    let mut bound = [common::Bound::i32s(&[7]), common::Bound::i32s(&[0])];
+    common::run(&kernel, &[], &mut bound).unwrap();
+    assert_eq!(bound[1].to_i32s(), [7]);
 }
 
 /// What one op of the text becomes is bounded as its own kind.

@@ -96,6 +96,56 @@ const FLASHVAD: Wheel = Wheel {
     sha256: "372a49e434743a4f04094a9b877ff3db84e524207927a906cfaa5eca72837df8",
 };
 
+const SOLUTIONS: Wheel = Wheel {
+    requirement: "hrx-solutions==0.3.0",
+    file: "hrx_solutions-0.3.0-py3-none-manylinux_2_28_x86_64.whl",
+    sha256: "20cf02ee24c71695143bf313f9ff1339758cdf9b1825c400d322252877b7e216",
+};
+
+/// A crate of Loom files, and the SHA-256 of its archive, which is what a `Cargo.lock` calls its checksum.
+const HRX: (&str, &str) = ("hrx-rs-0.12.0", "14ae59ae3fb6699c2c3f2f85863d32fd9b3255d727a76588802a7e176d9b375f");
+
+/// The folders of public Loom files, a package each, fetched unless they are there already.
+pub fn kernels() -> Chore<Vec<PathBuf>> {
+    let folder = root().join("target/corpus");
+    std::fs::create_dir_all(&folder).map_err(at(&folder))?;
+    let python = folder.join("hrx-solutions");
+    unpack(&wheel(&SOLUTIONS, &folder)?, &python)?;
+    let (name, sha256) = HRX;
+    let archive = crate_archive(name, sha256)?;
+    finish(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder))?;
+    Ok(vec![folder.join(name), python])
+}
+
+/// A crate's archive in Cargo's own cache, where Cargo puts it when it is asked about the crate.
+fn crate_archive(name: &str, wanted: &str) -> Chore<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let home =
+        home.ok_or_else(|| ChoreError::Words("neither CARGO_HOME nor HOME says where Cargo keeps crates".into()))?;
+    let cache = home.join("registry/cache");
+    for _ in 0..TRIES {
+        for registry in std::fs::read_dir(&cache).into_iter().flatten().flatten() {
+            let path = registry.path().join(format!("{name}.crate"));
+            if path.exists() {
+                let found = sha256(&path)?;
+                if found == wanted {
+                    return Ok(path);
+                }
+                println!("{}: SHA-256 is {found}, expected {wanted}", path.display());
+            }
+        }
+        let (package, version) = name.rsplit_once('-').unwrap_or((name, ""));
+        let mut info = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        // Outside of the workspace, whose lock file is none of its business.
+        info.current_dir(std::env::temp_dir()).args(["info", "--quiet", &format!("{package}@{version}")]);
+        if let Err(why) = finish(info.stdout(std::process::Stdio::null())) {
+            println!("{why}");
+        }
+    }
+    Err(ChoreError::Words(format!("{name} could not be fetched; the crate index may be unreachable from here")))
+}
+
 /// Where everything fetched is kept.
 pub fn folder() -> PathBuf {
     root().join("target/zoo")

@@ -1,9 +1,10 @@
-//! Every chore of the project: `cargo xtask ci | zoo | bench | build-time`.
+//! Every chore of the project: `cargo xtask ci | zoo | corpus | bench | build-time`.
 #![deny(unsafe_code)]
 
 mod bench;
 mod build_time;
 mod ci;
+mod corpus;
 mod fetch;
 mod shell;
 mod zoo;
@@ -24,6 +25,8 @@ enum Chore {
     Ci,
     /// Fetch public models and compare 64 churning streams with onnxruntime, one stream at a time
     Zoo(zoo::Options),
+    /// Fetch public Loom kernels, compile them for the CPU and run their cases
+    Corpus(corpus::Options),
     /// Ours beside other engines, alternated in one run; builds the peers first, which takes some ten minutes once
     Bench(bench::Options),
     /// Time a clean release build of the default features, downloads excluded
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::Ci => ci::run(),
         Chore::Zoo(options) => zoo::run(&options),
+        Chore::Corpus(options) => corpus::run(&options),
         Chore::Bench(options) => bench::run(&options),
         Chore::BuildTime => build_time::run(),
     };

@@ -480,6 +480,20 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
                 map1(to, from, n, |x: u16| bf16_to_f32(x));
             }
             Op::Convert(Convert::TruncF, S::F32, S::BF16) => map1(to, from, n, f32_to_bf16),
+            Op::Convert(Convert::ExtF, S::F16, S::F32) => map1(to, from, n, f16_to_f32),
+            Op::Convert(Convert::TruncF, S::F32, S::F16) => map1(to, from, n, f32_to_f16),
+            Op::Convert(Convert::ExtSI, S::I8, S::I16) => map1(to, from, n, |x: i8| x as i16),
+            Op::Convert(Convert::ExtSI, S::I8, S::I32) => map1(to, from, n, |x: i8| x as i32),
+            Op::Convert(Convert::ExtSI, S::I16, S::I32) => map1(to, from, n, |x: i16| x as i32),
+            Op::Convert(Convert::ExtUI, S::I8, S::I16) => map1(to, from, n, |x: u8| x as u16),
+            Op::Convert(Convert::ExtUI, S::I8, S::I32) => map1(to, from, n, |x: u8| x as u32),
+            Op::Convert(Convert::ExtUI, S::I16, S::I32) => map1(to, from, n, |x: u16| x as u32),
+            Op::Convert(Convert::TruncI, S::I16, S::I8) => map1(to, from, n, |x: u16| x as u8),
+            Op::Convert(Convert::TruncI, S::I32, S::I8) => map1(to, from, n, |x: u32| x as u8),
+            Op::Convert(Convert::TruncI, S::I32, S::I16) => map1(to, from, n, |x: u32| x as u16),
+            Op::Ternary(Ternary::FmaI, S::I32) => {
+                map3(to, from, n, |a: u32, b: u32, c: u32| a.wrapping_mul(b).wrapping_add(c));
+            }
             Op::Convert(Convert::SiToF, S::I32, S::F32) => map1(to, from, n, |x: i32| x as f32),
             Op::Convert(Convert::UiToF, S::I32, S::F32) => map1(to, from, n, |x: u32| x as f32),
             Op::Convert(Convert::SiToF, S::I8, S::F32) => map1(to, from, n, |x: i8| x as f32),
@@ -501,8 +515,6 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
             Op::FmaExtended(S::F16) if MATH => {
                 map3(to, from, n, |a: u16, b: u16, c: f32| f16_to_f32(a).mul_add(f16_to_f32(b), c))
             }
-            Op::Convert(Convert::ExtF, S::F16, S::F32) => map1(to, from, n, f16_to_f32),
-            Op::Convert(Convert::TruncF, S::F32, S::F16) => map1(to, from, n, f32_to_f16),
             Op::FmaExtended(_)
             | Op::Unary(..)
             | Op::Binary(..)

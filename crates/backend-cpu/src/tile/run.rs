@@ -344,6 +344,8 @@ impl Run<'_> {
                 match inst {
                     Inst::Scalar(inst) => scalar(self.slots, inst),
                     Inst::Map { op, to, from } => self.map(*op, *to, from, exec)?,
+                    Inst::MapSegments { op, to, from } => self.map_segments(*op, *to, from, exec),
+                    Inst::Repeat { ty, to, from } => self.repeat(*ty, *to, *from, exec),
                     Inst::LoadScalar { ty, to, buffer, offset, site } => {
                         let at = self.checked(*buffer, self.slot(*offset) as i64, ty.bytes() as usize, *site)?;
                         self.slots[to.0 as usize] = bits(*ty, at, 0);
@@ -469,6 +471,33 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+
+    /// One element per segment of the range; segments before it are computed too, to no effect.
+    unsafe fn map_segments(&mut self, op: Op, to: Reg, from: &[Source; 3], exec: Exec) {
+        // SAFETY: a register has room for as many elements as a tile has items, and so for one a segment.
+        unsafe {
+            let operands = from.map(|source| match source {
+                Source::Reg(reg) => Operand { at: self.element(reg, ScalarType::I64, 0).cast_const(), each: true },
+                Source::Slot(slot) => Operand { at: (&raw const self.slots[slot.0 as usize]).cast(), each: false },
+                // Not in a program that was compiled or validated.
+                Source::Memory(_) => Operand { at: self.staging.cast_const(), each: false },
+            });
+            (self.loops.map)(op, self.element(to, op.result(), 0), operands, exec.hi.div_ceil(self.width));
+        }
+    }
+
+    unsafe fn repeat(&mut self, ty: ScalarType, to: Reg, from: Reg, exec: Exec) {
+        // SAFETY: as above.
+        unsafe {
+            let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0).cast_const());
+            let size = ty.bytes() as usize;
+            self.runs(exec, |segment, _, first, count| {
+                let every = Operand { at: from.wrapping_add(segment * size), each: false };
+                (self.loops.map)(Op::Move(ty), to.wrapping_add(first * size), [every; 3], count);
+                true
+            });
+        }
     }
 
     /// The operand's elements, the first of them item `lo`'s. `stage` is free for a copy.

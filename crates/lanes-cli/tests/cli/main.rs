@@ -6,4 +6,5 @@ mod exact;
 mod hostile;
 mod inspect;
 mod loom;
+mod loom_cases;
 mod said;

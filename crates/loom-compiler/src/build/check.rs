@@ -444,7 +444,13 @@ impl<'m> Builder<'m> {
     fn operand_typed(&mut self, reader: &mut Reader<'m>, operand: Operand, draft: &Draft) -> Built<()> {
         match operand {
             Operand::Tensor(id) => self.tensor_typed(reader, id, draft),
-            Operand::Scalar(value) => self.typed(reader, value),
+            Operand::Scalar(value) => {
+                if Self::at_word(reader, "tensor") {
+                    let found = self.ty(value);
+                    return refuse(reader.here(), format!("the type written is a tensor, the value's is {found}"));
+                }
+                self.typed(reader, value)
+            }
         }
     }
 

@@ -22,7 +22,10 @@ impl<'m> Builder<'m> {
         let buffers = self.signature(&mut reader)?;
         for ((name, span), ty) in settings.parameters.iter().zip(self.abi_types(&reader, &settings)?) {
             if ty.scalar().is_none_or(ScalarType::is_float) {
-                return refuse(*span, format!("what a command program is specialised by is an integer; `%{name}` is {ty}"));
+                return refuse(
+                    *span,
+                    format!("what a command program is specialised by is an integer; `%{name}` is {ty}"),
+                );
             }
             let value = self.new_value(ty);
             self.define(name, *span, Binding::Value(value));
@@ -43,11 +46,11 @@ impl<'m> Builder<'m> {
     /// An op of a command program, if it is one that stands only there or means something else there.
     pub(super) fn command_op(&mut self, reader: &mut Reader<'m>, name: &str) -> Option<Built<Vec<Binding>>> {
         Some(match name {
-            "kernel.launch" | "command.program.launch" => self.launch(reader),
+            "kernel.launch" | "command.program.launch" => self.record_launch(reader),
             "command.serial" | "command.concurrent" | "kernel.launch.serial" | "kernel.launch.concurrent" => {
                 self.launches(reader)
             }
-            "command.parameter" => self.parameter(reader),
+            "command.parameter" => self.packed_parameter(reader),
             "buffer.alloca" => self.transient(reader),
             _ if name.starts_with("command.") => self.unknown(
                 reader,
@@ -56,8 +59,10 @@ impl<'m> Builder<'m> {
             ),
             _ if name.starts_with("kernel.") || name.starts_with("view.") || name.starts_with("vector.") => refuse(
                 reader.span(),
-                format!("`{name}`: a command program runs on the host and has no work-items; legal: launches, index, scalar, \
-                         scf, config.get, buffer.alloca<global>, buffer.view, func.call"),
+                format!(
+                    "`{name}`: a command program runs on the host and has no work-items; legal: launches, index, scalar, \
+                         scf, config.get, buffer.alloca<global>, buffer.view, func.call"
+                ),
             ),
             _ => return None,
         })
@@ -73,11 +78,11 @@ impl<'m> Builder<'m> {
     }
 
     /// `@k[%w, ..](%a, ..) : [T, ..](T, ..)`.
-    fn launch(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+    fn record_launch(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
         let kernel = reader.name() == "kernel.launch";
         let (callee, span) = reader.symbol()?;
         let mut groups = [Vec::new(), Vec::new()];
-        let mut group = |builder: &mut Self, reader: &mut Reader<'m>, close: Kind| {
+        let group = |builder: &mut Self, reader: &mut Reader<'m>, close: Kind| {
             if reader.accept(close) {
                 return Ok(Vec::new());
             }
@@ -148,7 +153,7 @@ impl<'m> Builder<'m> {
     }
 
     /// `%pack, "name.{}"[%i, ..] : view`: a parameter inside a packed buffer, found by the embedding.
-    fn parameter(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+    fn packed_parameter(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
         let span = reader.here();
         let pack = self.operand(reader)?;
         if *self.ty(pack) != Type::Buffer {
@@ -160,7 +165,10 @@ impl<'m> Builder<'m> {
         let indices = if reader.peek() == Some(Kind::BracketOpen) { self.indices(reader)? } else { Vec::new() };
         let holes = name.matches("{}").count();
         if holes != indices.len() {
-            return refuse(name_span, format!("the name has {holes} places `{{}}`, {} indices are given", indices.len()));
+            return refuse(
+                name_span,
+                format!("the name has {holes} places `{{}}`, {} indices are given", indices.len()),
+            );
         }
         reader.expect(Kind::Colon)?;
         let span = reader.here();
@@ -176,7 +184,8 @@ impl<'m> Builder<'m> {
 
     /// `<global> align(A) %bytes : buffer`: storage for one run of the program.
     fn transient(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
-        reader.keyword("`global`: a command program allocates global memory", |word| (word == "global").then_some(()))?;
+        reader
+            .keyword("`global`: a command program allocates global memory", |word| (word == "global").then_some(()))?;
         if reader.accept_word("align") {
             reader.expect(Kind::ParenOpen)?;
             let (align, span) = reader.int()?;

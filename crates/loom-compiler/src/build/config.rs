@@ -5,6 +5,7 @@ use crate::eval;
 use crate::ir::{Span, ValueId};
 use crate::lex::Kind;
 use crate::reader::{Reader, parse_int};
+use crate::syntax;
 use crate::types::{ScalarType, Type};
 
 use super::names::Binding;
@@ -95,7 +96,34 @@ impl Predicate<'_> {
             Fact::NotNan | Fact::NotInf | Fact::Finite => true,
         }
     }
+
+    /// [`Self::holds`] of a float. Of a NaN only what says so.
+    fn holds_of_float(&self, value: f64) -> bool {
+        let argument = |at: usize| match self.arguments.get(at) {
+            Some(Argument::Int(int)) => *int as f64,
+            _ => value,
+        };
+        let (a, b) = (argument(0), argument(1));
+        match self.fact {
+            Fact::Eq => a == b,
+            Fact::Ne => a != b,
+            Fact::Lt => a < b,
+            Fact::Gt => a > b,
+            Fact::Le | Fact::Max => a <= b,
+            Fact::Ge | Fact::Min => a >= b,
+            Fact::Range => b <= a && a <= argument(2),
+            Fact::MultipleOf => b != 0.0 && a % b == 0.0,
+            // A finite number whose only bits are those of its exponent.
+            Fact::Pow2 => a > 0.0 && a.is_finite() && a.log2().fract() == 0.0,
+            Fact::NotNan => !a.is_nan(),
+            Fact::NotInf => !a.is_infinite(),
+            Fact::Finite => a.is_finite(),
+        }
+    }
 }
+
+/// What declares a config key: its type, the value of a definition, and predicates.
+type Declared<'m> = (ScalarType, Option<(Literal, Span)>, Vec<Predicate<'m>>);
 
 impl<'m> Builder<'m> {
     /// `[fact(args), ..]`, its names not looked up.
@@ -196,10 +224,79 @@ impl<'m> Builder<'m> {
         if kind != "config.decl" && kind != "config.def" {
             return refuse(span, format!("`@{key}` is a `{kind}`, not a config value"));
         }
+        let (scalar, literal, mut predicates) = self.config_declaration(op, key)?;
+        // What promises the key in this file or another has conditions as well.
+        let declarations: &'m [usize] = module.declarations.get(key).map_or(&[], Vec::as_slice);
+        for declaration in declarations.iter().map(|at| &module.ops[*at]) {
+            if !std::ptr::eq(declaration, op) && module.op_name(declaration) == "config.decl" {
+                predicates.extend(self.config_declaration(declaration, key)?.2);
+            }
+        }
+        let ty = Type::Scalar(scalar);
+        let at_key = self.config.get(key).or_else(|| self.config.get(&format!("@{key}")));
+        let bits = match (at_key, literal) {
+            (Some(text), _) => match bound_bits(text, scalar) {
+                Ok(bits) => bits,
+                Err(message) => {
+                    return refuse(span, format!("config `{key}` = `{}`: {message}", text.escape_default()));
+                }
+            },
+            (None, Some((literal, span))) => match literal_bits(literal, scalar) {
+                Ok(bits) => bits,
+                Err(message) => return refuse(span, message),
+            },
+            (None, None) if self.mode == Mode::Verify => {
+                if let Some(value) = self.unknowns.get(key) {
+                    return Ok(*value);
+                }
+                let value = self.new_value(ty);
+                self.unknowns.insert(key.to_owned(), value);
+                return Ok(value);
+            }
+            (None, None) => {
+                return refuse(span, format!("config `{key}` has no value; bind it as {scalar}"));
+            }
+        };
+        let (broken, shown) = if scalar.is_float() {
+            let value = eval::to_f64(scalar, bits);
+            (predicates.iter().find(|predicate| !predicate.holds_of_float(value)), value.to_string())
+        } else {
+            let value = if scalar == ScalarType::I1 { bits as i64 } else { eval::signed(scalar, bits) };
+            (predicates.iter().find(|predicate| !predicate.holds(value)), value.to_string())
+        };
+        if let Some(broken) = broken {
+            let at = if at_key.is_some() { span } else { broken.span };
+            return refuse(at, format!("config `{key}` = {shown} breaks its predicate `{}`", broken.text));
+        }
+        Ok(self.constant(ty, bits))
+    }
+
+    /// Verifies the declaration of a key, whether it is used or not.
+    pub(super) fn check_config(&mut self, op: &'m syntax::Op) -> Built<()> {
+        let key = self.module.symbol_of(op).map_or("", |(key, _)| key);
+        let tokens = op.rest.start..op.rest.end;
+        // Encodings are looked at where they are used.
+        if tokens.into_iter().any(|at| self.module.text(at) == "encoding") {
+            return Ok(());
+        }
+        let (scalar, literal, _) = self.config_declaration(op, key)?;
+        if let Some((literal, span)) = literal
+            && let Err(message) = literal_bits(literal, scalar)
+        {
+            return refuse(span, message);
+        }
+        Ok(())
+    }
+
+    /// The type, the literal of a definition, and the predicates that `op` gives to `key`.
+    fn config_declaration(&mut self, op: &'m syntax::Op, key: &str) -> Built<Declared<'m>> {
         let mut declaration = self.reader(op);
+        while declaration.peek() == Some(Kind::Word) {
+            declaration.skip_group()?;
+        }
         declaration.symbol()?;
         let mut literal = None;
-        if kind == "config.def" {
+        if declaration.name() == "config.def" {
             declaration.expect(Kind::Equal)?;
             literal = Some(self.literal(&mut declaration)?);
         }
@@ -226,38 +323,7 @@ impl<'m> Builder<'m> {
                 }
             }
         }
-        let at_key = self.config.get(key).or_else(|| self.config.get(&format!("@{key}")));
-        let bits = match (at_key, literal) {
-            (Some(text), _) => match bound_bits(text, scalar) {
-                Ok(bits) => bits,
-                Err(message) => {
-                    return refuse(span, format!("config `{key}` = `{}`: {message}", text.escape_default()));
-                }
-            },
-            (None, Some((literal, span))) => match literal_bits(literal, scalar) {
-                Ok(bits) => bits,
-                Err(message) => return refuse(span, message),
-            },
-            (None, None) if self.mode == Mode::Verify => {
-                if let Some(value) = self.unknowns.get(key) {
-                    return Ok(*value);
-                }
-                let value = self.new_value(ty);
-                self.unknowns.insert(key.to_owned(), value);
-                return Ok(value);
-            }
-            (None, None) => {
-                return refuse(span, format!("config `{key}` has no value; bind it as {scalar}"));
-            }
-        };
-        if !scalar.is_float() {
-            let value = if scalar == ScalarType::I1 { bits as i64 } else { eval::signed(scalar, bits) };
-            if let Some(broken) = predicates.iter().find(|predicate| !predicate.holds(value)) {
-                let at = if at_key.is_some() { span } else { broken.span };
-                return refuse(at, format!("config `{key}` = {value} breaks its predicate `{}`", broken.text));
-            }
-        }
-        Ok(self.constant(ty, bits))
+        Ok((scalar, literal, predicates))
     }
 }
 

@@ -28,11 +28,21 @@ pub(super) enum Terminator {
     TemplateReturn,
     KernelReturn,
     LaunchConfig,
+    CommandReturn,
+    CommandYield,
 }
 
 impl Terminator {
-    const ALL: [Self; 6] =
-        [Self::Yield, Self::Condition, Self::FuncReturn, Self::TemplateReturn, Self::KernelReturn, Self::LaunchConfig];
+    const ALL: [Self; 8] = [
+        Self::Yield,
+        Self::Condition,
+        Self::FuncReturn,
+        Self::TemplateReturn,
+        Self::KernelReturn,
+        Self::LaunchConfig,
+        Self::CommandReturn,
+        Self::CommandYield,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -42,6 +52,8 @@ impl Terminator {
             Self::TemplateReturn => "template.return",
             Self::KernelReturn => "kernel.return",
             Self::LaunchConfig => "kernel.launch.config",
+            Self::CommandReturn => "command.return",
+            Self::CommandYield => "command.yield",
         }
     }
 }
@@ -107,11 +119,13 @@ impl<'m> Builder<'m> {
                         _ => refuse(reader.span(), "`scf.condition` takes an i1 first"),
                     }
                 }
-                Terminator::KernelReturn => reader.end().map(|()| Vec::new()),
+                Terminator::KernelReturn | Terminator::CommandReturn | Terminator::CommandYield => {
+                    reader.end().map(|()| Vec::new())
+                }
                 Terminator::LaunchConfig => self.launch_config(&mut reader),
             };
         }
-        if ends == Terminator::Yield {
+        if matches!(ends, Terminator::Yield | Terminator::CommandYield) {
             return Ok(Vec::new());
         }
         refuse(close, format!("this region must end in `{}`", ends.name()))
@@ -493,7 +507,17 @@ impl<'m> Builder<'m> {
         loop {
             if reader.accept_word("unroll") {
                 if reader.accept(Kind::ParenOpen) {
-                    self.bound(reader, ScalarType::Index)?;
+                    let span = reader.here();
+                    let factor = self.bound(reader, ScalarType::Index)?;
+                    match self.constant_of(factor) {
+                        Some(factor) if (factor as i64) < 1 => {
+                            return refuse(span, format!("a loop is unrolled by 1 or more, found {}", factor as i64));
+                        }
+                        None if self.mode == Mode::Specialise => {
+                            return refuse(span, "what a loop is unrolled by must be constant once config is bound");
+                        }
+                        _ => {}
+                    }
                     reader.expect(Kind::ParenClose)?;
                 } else {
                     all = true;

@@ -372,6 +372,7 @@ impl<'m> Builder<'m> {
             self.element_flags(reader)?;
             let operands = self.same_operands::<2>(reader)?;
             let ty = self.element_type(reader, &operands, dialect, binary_class(kind))?;
+            self.check_flags(reader, kind.is_float())?;
             return Ok(Some(one(self.emit(OpKind::Binary(kind), &operands, ty))));
         }
         if let Some(kind) = unary(op) {
@@ -417,6 +418,19 @@ impl<'m> Builder<'m> {
             self.flags_until_close(reader)?;
         }
         Ok(())
+    }
+
+    /// Flags of floats and of integers are not each other's.
+    fn check_flags(&self, reader: &Reader<'m>, float: bool) -> Built<()> {
+        let (others, legal) = if float {
+            (Flags::NSW.union(Flags::NUW), "reassoc, nnan, ninf, nsz, arcp, contract, afn or fast")
+        } else {
+            (Flags::FAST, "nsw or nuw")
+        };
+        if self.flags.0 & others.0 == 0 {
+            return Ok(());
+        }
+        refuse(reader.span(), format!("`{}` takes the flags {legal}", reader.name()))
     }
 
     fn flags_until_close(&mut self, reader: &mut Reader<'m>) -> Built<()> {
@@ -710,6 +724,16 @@ impl<'m> Builder<'m> {
     /// `assume %a[, %b] [preds] : T[, T]`: its operands.
     fn assume(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
         let operands = self.operands(reader)?;
+        let index = reader.name() == "index.assume";
+        for (operand, span) in &operands {
+            match self.ty(*operand) {
+                Type::Scalar(ty) if ty.is_address() == index => {}
+                found => {
+                    let legal = if index { "index or offset" } else { "an integer or float" };
+                    return refuse(*span, format!("`{}` takes {legal}, found {found}", reader.name()));
+                }
+            }
+        }
         let predicates = self.predicates(reader)?;
         if predicates.is_empty() {
             return reader.expected("a predicate list such as `[range(%a, 0, 7)]`");

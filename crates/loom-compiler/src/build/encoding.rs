@@ -22,6 +22,7 @@ use crate::ir::{Span, ValueId};
 use crate::lex::Kind;
 use crate::ops::{Binary, Convert, IntPredicate, OpKind, Unary};
 use crate::reader::{Attribute, Reader};
+use crate::syntax;
 use crate::types::{ScalarType, Type};
 
 use super::element::with_element;
@@ -169,12 +170,21 @@ enum Block {
     Q5_0,
     Q5_1,
     Q8_0,
+    Q8_1,
+    Q2K,
+    Q3K,
     Q4K,
     Q5K,
     Q6K,
+    Iq4Nl,
+    Mxfp4,
 }
 
-const BLOCKS: &str = "#ggml.q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k";
+const BLOCKS: &str = "#ggml.q4_0, q4_1, q5_0, q5_1, q8_0, q8_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, mxfp4";
+
+/// What the codes of IQ4_NL stand for.
+const IQ4_NL: [f32; 16] =
+    [-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0];
 
 fn block(family: &str) -> Option<Block> {
     let name = family.strip_prefix("ggml.").or_else(|| family.strip_prefix("ggml_"))?;
@@ -184,9 +194,14 @@ fn block(family: &str) -> Option<Block> {
         "q5_0" => Block::Q5_0,
         "q5_1" => Block::Q5_1,
         "q8_0" => Block::Q8_0,
+        "q8_1" => Block::Q8_1,
+        "q2_k" | "q2k" => Block::Q2K,
+        "q3_k" | "q3k" => Block::Q3K,
         "q4_k" | "q4k" => Block::Q4K,
         "q5_k" | "q5k" => Block::Q5K,
         "q6_k" | "q6k" => Block::Q6K,
+        "iq4_nl" => Block::Iq4Nl,
+        "mxfp4" => Block::Mxfp4,
         _ => return None,
     })
 }
@@ -195,41 +210,50 @@ impl Block {
     /// Elements of a block.
     const fn elements(self) -> usize {
         match self {
-            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
-            Self::Q4K | Self::Q5K | Self::Q6K => 256,
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::Q8_1 | Self::Iq4Nl | Self::Mxfp4 => {
+                32
+            }
+            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K => 256,
         }
     }
 
     /// Bytes of a block.
     const fn bytes(self) -> usize {
         match self {
-            Self::Q4_0 => 18,
+            Self::Mxfp4 => 17,
+            Self::Q4_0 | Self::Iq4Nl => 18,
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
             Self::Q5_1 => 24,
             Self::Q8_0 => 34,
+            Self::Q8_1 => 36,
+            Self::Q2K => 84,
+            Self::Q3K => 110,
             Self::Q4K => 144,
             Self::Q5K => 176,
             Self::Q6K => 210,
         }
     }
 
-    /// Where the codes start: behind the scales, but for Q6_K, which starts with them.
+    /// Where the codes start: behind what lies before them.
     const fn codes(self) -> usize {
         match self {
-            Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => 2,
-            Self::Q4_1 | Self::Q5_1 => 4,
-            Self::Q4K | Self::Q5K => 16,
-            Self::Q6K => 0,
+            Self::Mxfp4 => 1,
+            Self::Q4_0 | Self::Q5_0 | Self::Q8_0 | Self::Iq4Nl => 2,
+            Self::Q4_1 | Self::Q5_1 | Self::Q8_1 => 4,
+            Self::Q2K | Self::Q4K | Self::Q5K => 16,
+            Self::Q3K | Self::Q6K => 0,
         }
     }
 
     /// Bytes of the codes alone.
     const fn code_bytes(self) -> usize {
         match self {
-            Self::Q4_0 | Self::Q4_1 => 16,
+            Self::Q4_0 | Self::Q4_1 | Self::Iq4Nl | Self::Mxfp4 => 16,
             Self::Q5_0 | Self::Q5_1 => 20,
-            Self::Q8_0 => 32,
+            Self::Q8_0 | Self::Q8_1 => 32,
+            Self::Q2K => 64,
+            Self::Q3K => 96,
             Self::Q4K => 128,
             Self::Q5K => 160,
             Self::Q6K => 192,
@@ -239,10 +263,19 @@ impl Block {
     /// What is taken from a code to make it a number with a sign.
     const fn bias(self) -> u64 {
         match self {
+            Self::Q3K => 4,
             Self::Q4_0 => 8,
             Self::Q5_0 => 16,
             Self::Q6K => 32,
-            Self::Q4_1 | Self::Q5_1 | Self::Q8_0 | Self::Q4K | Self::Q5K => 0,
+            Self::Q4_1
+            | Self::Q5_1
+            | Self::Q8_0
+            | Self::Q8_1
+            | Self::Q2K
+            | Self::Q4K
+            | Self::Q5K
+            | Self::Iq4Nl
+            | Self::Mxfp4 => 0,
         }
     }
 
@@ -259,22 +292,25 @@ impl Block {
         // 64 elements in 32 bytes, likewise.
         let (group, inner) = (at / 64, at % 64);
         let wide_nibble = |start: usize| bits(start + 32 * group + inner % 32, 4 * (inner / 32), 4, 0);
+        // 128 elements in 32 bytes, two bits each.
+        let (half, quarter, l) = (at / 128, at % 128 / 32, at % 32);
+        let pair = |start: usize| bits(start + 32 * half + l, 2 * quarter, 2, 0);
         match self {
-            Self::Q4_0 | Self::Q4_1 => vec![nibble(0)],
+            Self::Q4_0 | Self::Q4_1 | Self::Iq4Nl | Self::Mxfp4 => vec![nibble(0)],
             // Fifth bits first: bit `at` of 32.
             Self::Q5_0 | Self::Q5_1 => vec![nibble(4), bits(at / 8, at % 8, 1, 4)],
-            Self::Q8_0 => vec![bits(at, 0, 8, 0)],
+            Self::Q8_0 | Self::Q8_1 => vec![bits(at, 0, 8, 0)],
+            Self::Q2K => vec![pair(0)],
+            // 32 bytes of third bits first: byte by element, bit by quarter.
+            Self::Q3K => vec![pair(32), bits(l, 4 * half + quarter, 1, 2)],
             Self::Q4K => vec![wide_nibble(0)],
             // 32 bytes of fifth bits: byte by element, bit by half group.
             Self::Q5K => vec![wide_nibble(32), bits(inner % 32, 2 * group + inner / 32, 1, 4)],
             // Two halves of 128 elements, each 64 bytes of nibbles and 32 bytes of upper pairs of bits.
-            Self::Q6K => {
-                let (half, quarter, l) = (at / 128, at % 128 / 32, at % 32);
-                vec![
-                    bits(64 * half + 32 * (quarter % 2) + l, 4 * (quarter / 2), 4, 0),
-                    bits(128 + 32 * half + l, 2 * quarter, 2, 4),
-                ]
-            }
+            Self::Q6K => vec![
+                bits(64 * half + 32 * (quarter % 2) + l, 4 * (quarter / 2), 4, 0),
+                bits(128 + 32 * half + l, 2 * quarter, 2, 4),
+            ],
         }
     }
 }
@@ -385,12 +421,23 @@ impl<'m> Builder<'m> {
         self.record_within(reader, MAX_ALIASES)
     }
 
+    /// The alias of this name in the file that names it.
+    fn alias(&mut self, name: &'m str, span: Span) -> Option<&'m syntax::Op> {
+        let module = self.module;
+        let aliases = self.aliases.get_or_insert_with(|| {
+            let aliases = module.ops.iter().filter(|op| module.op_name(op).starts_with('#'));
+            aliases
+                .map(|op| ((module.file_of(module.tokens[op.name as usize].span.start), module.op_name(op)), op))
+                .collect()
+        });
+        aliases.get(&(module.file_of(span.start), name)).copied()
+    }
+
     fn record_within(&mut self, reader: &mut Reader<'m>, depth: usize) -> Built<Encoding> {
         let token = reader.expect(Kind::Hash)?;
         let name = reader.text(token);
-        let module = self.module;
         if reader.peek() != Some(Kind::Less)
-            && let Some(alias) = module.ops.iter().find(|op| module.op_name(op) == name)
+            && let Some(alias) = self.alias(name, token.span)
         {
             if depth == 0 {
                 return refuse(token.span, format!("`{name}` is an alias of an alias, {MAX_ALIASES} times over"));
@@ -636,7 +683,7 @@ impl<'m> Builder<'m> {
         let mut numbers = self.flattened(value);
         let mut element = element;
         if !operands.is_empty() {
-            numbers = self.to_f32(numbers);
+            numbers = self.in_f32(numbers);
             element = ScalarType::F32;
         }
         let group = schema.int("scale_group_elements");
@@ -713,7 +760,7 @@ impl<'m> Builder<'m> {
         self.shaped(numbers, result)
     }
 
-    fn to_f32(&mut self, numbers: ValueId) -> ValueId {
+    fn in_f32(&mut self, numbers: ValueId) -> ValueId {
         let bits = self.ty(numbers).element().map_or(32, ScalarType::bits);
         self.converted(if bits > 32 { Convert::TruncF } else { Convert::ExtF }, numbers, ScalarType::F32)
     }
@@ -745,7 +792,7 @@ impl<'m> Builder<'m> {
         Ok(match format {
             Format::Float(float) => {
                 let numbers = self.as_lanes(payload, float);
-                self.to_f32(numbers)
+                self.in_f32(numbers)
             }
             Format::Int { bits, signed } => {
                 let codes = self.codes(payload, bits, lanes)?;
@@ -754,23 +801,44 @@ impl<'m> Builder<'m> {
             }
             Format::Small { exponent, mantissa, bias } => {
                 let codes = self.codes(payload, 1 + exponent + mantissa, lanes)?;
-                let ty = row(ScalarType::I32, lanes);
-                let sign = exponent + mantissa;
-                let constant = |this: &mut Self, bits: u64| this.constant(ty.clone(), bits);
-                let (mask, up) = (constant(self, (1 << sign) - 1), constant(self, u64::from(23 - mantissa)));
-                let (top, down) = (constant(self, 31), constant(self, u64::from(sign)));
-                // Exponent and mantissa where f32 has them: the number times 2^(bias - 127), subnormals included.
-                let magnitude = self.binary(Binary::AndI, codes, mask);
-                let magnitude = self.binary(Binary::ShlI, magnitude, up);
-                let negative = self.binary(Binary::ShrUI, codes, down);
-                let negative = self.binary(Binary::ShlI, negative, top);
-                let bits = self.binary(Binary::OrI, magnitude, negative);
-                let small = self.converted(Convert::Bitcast, bits, ScalarType::F32);
-                let factor = crate::eval::from_f64(ScalarType::F32, 2f64.powi(127 - bias as i32));
-                let factor = self.constant(row(ScalarType::F32, lanes), factor);
-                self.binary(Binary::MulF, small, factor)
+                self.small_floats(codes, exponent, mantissa, bias)
             }
         })
+    }
+
+    /// The numbers of i32 codes: a sign, an exponent and a mantissa of so many bits.
+    fn small_floats(&mut self, codes: ValueId, exponent: u32, mantissa: u32, bias: u32) -> ValueId {
+        let ty = self.ty(codes).clone();
+        let sign = exponent + mantissa;
+        let constant = |this: &mut Self, bits: u64| this.constant(ty.clone(), bits);
+        let (mask, up) = (constant(self, (1 << sign) - 1), constant(self, u64::from(23 - mantissa)));
+        let (top, down) = (constant(self, 31), constant(self, u64::from(sign)));
+        // Exponent and mantissa where f32 has them: the number times 2^(bias - 127), subnormals included.
+        let magnitude = self.binary(Binary::AndI, codes, mask);
+        let magnitude = self.binary(Binary::ShlI, magnitude, up);
+        let negative = self.binary(Binary::ShrUI, codes, down);
+        let negative = self.binary(Binary::ShlI, negative, top);
+        let bits = self.binary(Binary::OrI, magnitude, negative);
+        let small = self.converted(Convert::Bitcast, bits, ScalarType::F32);
+        let factor = crate::eval::from_f64(ScalarType::F32, 2f64.powi(127 - bias as i32));
+        let factor = self.constant(with_element(&ty, ScalarType::F32), factor);
+        self.binary(Binary::MulF, small, factor)
+    }
+
+    /// 2^(x - 127) of i8 lanes `x` without a sign: E8M0. 255 is NaN.
+    fn powers(&mut self, exponents: ValueId) -> ValueId {
+        // An exponent field, but for 0, which is the subnormal 2^-127, and 255.
+        let wide = self.resized(exponents, ScalarType::I32, false);
+        let ty = self.ty(wide).clone();
+        let mask = with_element(&ty, ScalarType::I1);
+        let up = self.constant(ty.clone(), 23);
+        let mut bits = self.binary(Binary::ShlI, wide, up);
+        for (code, stands) in [(0u64, 0x0040_0000u64), (255, 0x7fc0_0000)] {
+            let (code, stands) = (self.constant(ty.clone(), code), self.constant(ty.clone(), stands));
+            let is = self.emit(OpKind::CompareI(IntPredicate::Eq), &[wide, code], mask.clone());
+            bits = self.emit(OpKind::Select, &[is, stands, bits], ty.clone());
+        }
+        self.converted(Convert::Bitcast, bits, ScalarType::F32)
     }
 
     /// A scale or the like for each lane, in f32: one for each group of lanes.
@@ -796,21 +864,8 @@ impl<'m> Builder<'m> {
         };
         let exponents = format.is_some_and(|name| name.to_ascii_lowercase().contains("e8m0"));
         let numbers = match element {
-            ScalarType::I8 if exponents => {
-                // 2^(x - 127): an exponent field, but for 0, which is the subnormal 2^-127, and 255, which is NaN.
-                let wide = self.resized(flat, ScalarType::I32, false);
-                let ty = self.ty(wide).clone();
-                let mask = with_element(&ty, ScalarType::I1);
-                let up = self.constant(ty.clone(), 23);
-                let mut bits = self.binary(Binary::ShlI, wide, up);
-                for (code, stands) in [(0u64, 0x0040_0000u64), (255, 0x7fc0_0000)] {
-                    let (code, stands) = (self.constant(ty.clone(), code), self.constant(ty.clone(), stands));
-                    let is = self.emit(OpKind::CompareI(IntPredicate::Eq), &[wide, code], mask.clone());
-                    bits = self.emit(OpKind::Select, &[is, stands, bits], ty.clone());
-                }
-                self.converted(Convert::Bitcast, bits, ScalarType::F32)
-            }
-            element if element.is_float() => self.to_f32(flat),
+            ScalarType::I8 if exponents => self.powers(flat),
+            element if element.is_float() => self.in_f32(flat),
             element if element.is_integer() && element != ScalarType::I1 && format.is_none() => {
                 self.converted(Convert::SiToF, flat, ScalarType::F32)
             }
@@ -872,29 +927,36 @@ impl<'m> Builder<'m> {
             .map(|at| shifted(kind.code(at % kind.elements()), at / kind.elements() * size + start))
             .collect();
         let mut codes = self.gathered_bits(bytes, &lists, ScalarType::I32)?;
-        if kind == Block::Q8_0 {
+        if matches!(kind, Block::Q8_0 | Block::Q8_1) {
             codes = self.signed_codes(codes, 8);
         }
-        let bias = self.constant(row(ScalarType::I32, lanes), kind.bias());
-        let codes = self.binary(Binary::SubI, codes, bias);
-        let numbers = self.converted(Convert::SiToF, codes, ScalarType::F32);
+        let numbers = match kind {
+            Block::Mxfp4 => self.small_floats(codes, 2, 1, 1),
+            Block::Iq4Nl => {
+                let ty = row(ScalarType::F32, lanes);
+                let entries = IQ4_NL.map(|number| self.constant(ty.clone(), u64::from(number.to_bits())));
+                self.entry_of(entries.to_vec(), codes, &ty)
+            }
+            _ => {
+                let bias = self.constant(row(ScalarType::I32, lanes), kind.bias());
+                let codes = self.binary(Binary::SubI, codes, bias);
+                self.converted(Convert::SiToF, codes, ScalarType::F32)
+            }
+        };
         if apart {
             let mut numbers = numbers;
             let signed_minimum = matches!(kind, Block::Q4_1 | Block::Q5_1);
-            let in_groups = matches!(kind, Block::Q4K | Block::Q5K | Block::Q6K);
+            let minimum = matches!(kind, Block::Q2K | Block::Q4K | Block::Q5K);
+            let group = if matches!(kind, Block::Q2K | Block::Q3K | Block::Q6K) { 16 } else { 32 };
+            let format = (kind == Block::Mxfp4).then_some("e8m0");
             for (key, value, span) in operands {
-                let group = Some(match (in_groups, kind) {
-                    (false, _) => 32,
-                    (true, Block::Q6K) => 16,
-                    (true, _) => 32,
-                });
                 let kind = match *key {
                     "scale" => Binary::MulF,
                     "min" if signed_minimum => Binary::AddF,
-                    "min" if in_groups && kind != Block::Q6K => Binary::SubF,
+                    "min" if minimum => Binary::SubF,
                     _ => return refuse(*span, format!("`{}`: these blocks have no `{key}`", reader.name())),
                 };
-                let parameter = self.per_group(reader, *value, *span, None, group, lanes)?;
+                let parameter = self.per_group(reader, *value, *span, format, Some(group), lanes)?;
                 numbers = self.binary(kind, numbers, parameter);
             }
             return Ok(numbers);
@@ -904,7 +966,7 @@ impl<'m> Builder<'m> {
         };
         let per_block = |this: &mut Self, value: ValueId| spread(this, value, kind.elements());
         Ok(match kind {
-            Block::Q4_0 | Block::Q5_0 | Block::Q8_0 => {
+            Block::Q4_0 | Block::Q5_0 | Block::Q8_0 | Block::Q8_1 | Block::Iq4Nl => {
                 let scale = self.halves(bytes, blocks, size, 0);
                 let scale = per_block(self, scale);
                 self.binary(Binary::MulF, numbers, scale)
@@ -914,6 +976,57 @@ impl<'m> Builder<'m> {
                 let (scale, minimum) = (per_block(self, scale), per_block(self, minimum));
                 let product = self.binary(Binary::MulF, numbers, scale);
                 self.binary(Binary::AddF, product, minimum)
+            }
+            Block::Mxfp4 => {
+                let first = (0..blocks).map(|block| (block * size) as u32).collect();
+                let exponents = self.pick(&[bytes], first, ScalarType::I8);
+                let scale = self.powers(exponents);
+                let scale = per_block(self, scale);
+                self.binary(Binary::MulF, numbers, scale)
+            }
+            Block::Q2K => {
+                // Behind the codes: the scale of the scales, then of the minima; before them a byte with both for each 16.
+                let mut parameters = [numbers; 2];
+                for (at, parameter) in parameters.iter_mut().enumerate() {
+                    let whole = self.halves(bytes, blocks, size, 80 + 2 * at);
+                    let whole = spread(self, whole, 256);
+                    let nibble = |group: usize| Bits {
+                        lane: (group / 16 * size + group % 16) as u32,
+                        from: 4 * at as u32,
+                        width: 4,
+                        to: 0,
+                    };
+                    let lists: Vec<_> = (0..16 * blocks).map(|group| vec![nibble(group)]).collect();
+                    let parts = self.gathered_bits(bytes, &lists, ScalarType::I32)?;
+                    let parts = self.converted(Convert::SiToF, parts, ScalarType::F32);
+                    let parts = spread(self, parts, 16);
+                    *parameter = self.binary(Binary::MulF, whole, parts);
+                }
+                let product = self.binary(Binary::MulF, parameters[0], numbers);
+                self.binary(Binary::SubF, product, parameters[1])
+            }
+            Block::Q3K => {
+                let whole = self.halves(bytes, blocks, size, 108);
+                let whole = spread(self, whole, 256);
+                // Twelve bytes from 96 on: sixteen lower nibbles, then sixteen upper pairs of bits.
+                let six = |group: usize| {
+                    let (start, at) = (group / 16 * size + 96, group % 16);
+                    let bits = |lane: usize, from: usize, width: u32, to: u32| Bits {
+                        lane: (start + lane) as u32,
+                        from: from as u32,
+                        width,
+                        to,
+                    };
+                    vec![bits(at % 8, 4 * (at / 8), 4, 0), bits(8 + at % 4, 2 * (at / 4), 2, 4)]
+                };
+                let lists: Vec<_> = (0..16 * blocks).map(six).collect();
+                let parts = self.gathered_bits(bytes, &lists, ScalarType::I32)?;
+                let bias = self.constant(row(ScalarType::I32, 16 * blocks), 32);
+                let parts = self.binary(Binary::SubI, parts, bias);
+                let parts = self.converted(Convert::SiToF, parts, ScalarType::F32);
+                let parts = spread(self, parts, 16);
+                let scale = self.binary(Binary::MulF, whole, parts);
+                self.binary(Binary::MulF, scale, numbers)
             }
             Block::Q4K | Block::Q5K => {
                 let mut parameters = [numbers; 2];

@@ -29,11 +29,17 @@ impl<'m> Builder<'m> {
         let (symbol, span) = reader.symbol()?;
         let module = self.module;
         let Some(op) = module.symbols.get(symbol).map(|at| &module.ops[*at]) else {
-            return refuse(span, format!("`@{symbol}` is not defined; a global is a `global.rodata.def` or `global.constant`"));
+            return refuse(
+                span,
+                format!("`@{symbol}` is not defined; a global is a `global.rodata.def` or `global.constant`"),
+            );
         };
         let kind = module.op_name(op);
         if kind == "global.variable" {
-            return refuse(span, format!("`@{symbol}` is a variable: kernels have none that outlive a launch; use a buffer"));
+            return refuse(
+                span,
+                format!("`@{symbol}` is a variable: kernels have none that outlive a launch; use a buffer"),
+            );
         }
         if store {
             return refuse(span, format!("`@{symbol}` is a `{kind}`, which nothing is stored to"));
@@ -63,6 +69,16 @@ impl<'m> Builder<'m> {
                 refuse(span, format!("`@{symbol}` is only declared; no text that is linked defines it"))
             }
             _ => refuse(span, format!("`@{symbol}` is a `{kind}`, not a global")),
+        }
+    }
+
+    /// Verifies a constant or read-only bytes, whether they are used or not.
+    pub(super) fn check_global(&mut self, op: &'m syntax::Op) -> Built<()> {
+        let mut reader = self.reader(op);
+        if reader.name() == "global.constant" {
+            self.global_constant(&mut reader).map(drop)
+        } else {
+            self.rodata(op).map(drop)
         }
     }
 
@@ -113,7 +129,10 @@ impl<'m> Builder<'m> {
     /// A buffer of these bytes, which kernels read.
     fn constant_bytes(&mut self, bytes: Vec<u8>, span: Span) -> Built<ValueId> {
         if bytes.len() > MAX_CONSTANT_BYTES {
-            return refuse(span, format!("at most {MAX_CONSTANT_BYTES} bytes of read-only data, found {}", bytes.len()));
+            return refuse(
+                span,
+                format!("at most {MAX_CONSTANT_BYTES} bytes of read-only data, found {}", bytes.len()),
+            );
         }
         if self.mode == Mode::Verify {
             return Ok(self.new_value(Type::Buffer));
@@ -127,7 +146,10 @@ impl<'m> Builder<'m> {
         let mut found = false;
         for op in body.ops() {
             let constant = match op.kind.family() {
-                Family::Place => matches!(op.kind, OpKind::Bytes(_)) || op.operands.first().is_some_and(|from| read_only[from.index()]),
+                Family::Place => {
+                    matches!(op.kind, OpKind::Bytes(_))
+                        || op.operands.first().is_some_and(|from| read_only[from.index()])
+                }
                 _ => false,
             };
             for result in op.results.iter().filter(|_| constant) {

@@ -6,7 +6,7 @@ use crate::flow;
 use crate::ir::{Kernel, MAX_WORKGROUP_ITEMS, Parameter, ParameterKind, SourceDigest, Span, ValueId};
 use crate::launch::LaunchProgram;
 use crate::lex::Kind;
-use crate::ops::{Axis, BarrierScope, IdKind, OpKind, SUBGROUP_SIZE, ShuffleMode};
+use crate::ops::{Axis, BarrierScope, IdKind, OpKind, SUBGROUP_SIZE, SUBGROUP_SIZES, ShuffleMode};
 use crate::reader::{Attribute, Reader};
 use crate::simplify;
 use crate::syntax;
@@ -15,7 +15,7 @@ use crate::types::{ScalarType, Type};
 use super::control::Terminator;
 use super::names::Binding;
 use super::vector::{COMBINES, combine};
-use super::{Builder, Mode, Place, one};
+use super::{Builder, MAX_OPS, Mode, Place, one};
 
 /// The most arguments of one signature.
 const MAX_PARAMETERS: usize = 256;
@@ -35,6 +35,12 @@ impl<'m> Builder<'m> {
     /// Verifies every kernel and function among the `chosen` ops of the module.
     pub(crate) fn verify_all(&mut self, chosen: &[bool]) {
         let module = self.module;
+        if let (true, Some(first)) = (module.is_fragment(), module.ops.first()) {
+            let span = module.tokens[first.name as usize].span;
+            let message =
+                "this text is a fragment, made to be pasted into a body: no kernel or function is defined in it";
+            return self.report(crate::diag::Refusal::At(span, message.to_owned()));
+        }
         for (op, _) in module.ops.iter().zip(chosen).filter(|(_, chosen)| **chosen) {
             if self.diagnostics.is_full() {
                 return;
@@ -44,16 +50,7 @@ impl<'m> Builder<'m> {
                     self.kernel(op);
                 }
                 "func.def" | "func.template" | "template.def" => {
-                    let span = module.tokens[op.name as usize].span;
-                    self.place = Place::Device;
-                    self.built = 0;
-                    self.workgroup_size = None;
-                    self.subgroup_size = SUBGROUP_SIZE;
-                    let built = self.isolated(|builder| builder.function_body(op, span, None));
-                    if let Err(refusal) = built {
-                        self.report(refusal);
-                    }
-                    self.take_body();
+                    self.function_alone(op);
                 }
                 "check.case" | "check.scenario" => {
                     self.check_case(op);
@@ -61,9 +58,58 @@ impl<'m> Builder<'m> {
                 "check.benchmark" => {
                     self.benchmark(op);
                 }
+                "config.decl" | "config.def" | "global.constant" | "global.rodata.def" => {
+                    self.built = 0;
+                    let built = match module.op_name(op) {
+                        "global.constant" | "global.rodata.def" => self.check_global(op),
+                        _ => self.check_config(op),
+                    };
+                    if let Err(refusal) = built {
+                        self.report(refusal);
+                    }
+                    self.take_body();
+                }
+                "command.program.def" => {
+                    self.place = Place::Command;
+                    self.built = 0;
+                    self.workgroup_size = None;
+                    self.target = None;
+                    let built = self.isolated(|builder| builder.command_program(op));
+                    if let Err(refusal) = built {
+                        self.report(refusal);
+                    }
+                    self.take_body();
+                }
                 _ => {}
             }
         }
+    }
+
+    /// Verifies a function or template without a caller: right, if it is so in subgroups of some width.
+    fn function_alone(&mut self, op: &'m syntax::Op) {
+        let span = self.module.tokens[op.name as usize].span;
+        let before = self.diagnostics.clone();
+        let mut first = None;
+        for size in SUBGROUP_SIZES {
+            self.place = Place::Device;
+            self.built = 0;
+            self.workgroup_size = None;
+            self.workgroups = [None; 3];
+            self.target = None;
+            self.subgroup_size = size;
+            let built = self.isolated(|builder| builder.function_body(op, span, None));
+            if let Err(refusal) = built {
+                self.report(refusal);
+            }
+            self.take_body();
+            // What is too long is so in subgroups of any width.
+            if self.diagnostics == before || self.built > MAX_OPS {
+                return;
+            }
+            let found = std::mem::replace(&mut self.diagnostics, before.clone());
+            first.get_or_insert(found);
+        }
+        self.diagnostics = first.unwrap_or(before);
     }
 
     /// Builds the kernel that `op` defines; refusals are reported.
@@ -149,6 +195,7 @@ impl<'m> Builder<'m> {
         if let Err((span, message)) = flow::resolve(&mut body) {
             return refuse(span, message);
         }
+        self.check_read_only(&body)?;
         // The passes that follow find what is left of the workgroup memory.
         let subgroup_size = self.subgroup_size;
         // A kernel that is only verified is thrown away.

@@ -15,12 +15,14 @@
 //! - Not here: what is foldable (`fold`), what is dead (`simplify`).
 
 mod check;
+mod command;
 mod config;
 mod control;
 mod element;
 mod encoding;
 mod fragment;
 mod gather;
+mod global;
 mod kernel;
 mod memory;
 mod names;
@@ -74,6 +76,8 @@ enum Place {
     Check,
     /// A kernel's body, and functions called from it.
     Device,
+    /// A command program.
+    Command,
 }
 
 /// An op that may be reused instead of built again.
@@ -101,6 +105,8 @@ pub(crate) struct Builder<'m> {
     known_log: Vec<Known>,
     /// In [`Mode::Verify`], the value that stands for each config key.
     unknowns: HashMap<String, ValueId>,
+    /// The aliases of each file, once one was asked for.
+    aliases: Option<HashMap<(usize, &'m str), &'m syntax::Op>>,
     /// The block each value is defined in, by [`ValueId`], and the blocks being built, outermost first.
     home: Vec<BlockId>,
     open: Vec<BlockId>,
@@ -144,6 +150,7 @@ impl<'m> Builder<'m> {
             known: HashMap::new(),
             known_log: Vec::new(),
             unknowns: HashMap::new(),
+            aliases: None,
             home: Vec::new(),
             open: vec![Body::ENTRY],
             calls: Vec::new(),
@@ -442,6 +449,11 @@ impl<'m> Builder<'m> {
         let name = reader.name();
         let (family, op) = name.split_once('.').unwrap_or((name, ""));
         self.exits |= name == "kernel.exit";
+        if self.in_command()
+            && let Some(results) = self.command_op(reader, name)
+        {
+            return results;
+        }
         match family {
             "vector" | "encoding" | "buffer" | "view" | "kernel" | "func" if self.place == Place::Check => refuse(
                 reader.span(),
@@ -453,6 +465,7 @@ impl<'m> Builder<'m> {
             "scf" => self.scf_op(reader, op),
             "func" => self.func_op(reader, op),
             "template" => self.template_op(reader, op),
+            "global" => self.global_op(reader, op),
             "config" => self.config_op(reader, op),
             "encoding" => self.encoding_op(reader, op),
             // Only arithmetic.

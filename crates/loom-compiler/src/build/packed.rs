@@ -584,10 +584,20 @@ impl<'m> Builder<'m> {
             let entry = self.emit(OpKind::Extract, &[table, at], Type::Scalar(entries.element));
             level.push(self.emit(OpKind::Splat, &[entry], ty.clone()));
         }
-        let mask = with_element(&ty, ScalarType::I1);
+        Ok(one(self.entry_of(level, index, &ty)))
+    }
+
+    /// The lanes of `entries`, vectors of type `ty`, that the integer lanes of `index` name.
+    pub(super) fn entry_of(&mut self, entries: Vec<ValueId>, index: ValueId, ty: &Type) -> ValueId {
+        let indices = self.ty(index).clone();
+        let mask = with_element(ty, ScalarType::I1);
         let zero = self.constant(ty.clone(), 0);
-        for bit in 0..levels {
-            let distance = self.constant(Type::Vector(indices.clone()), u64::from(bit));
+        let mut level = entries;
+        for bit in 0.. {
+            if level.len() <= 1 {
+                break;
+            }
+            let distance = self.constant(indices.clone(), bit);
             let shifted = self.binary(Binary::ShrUI, index, distance);
             let odd = self.emit(OpKind::Convert(Convert::TruncI), &[shifted], mask.clone());
             level = level
@@ -598,7 +608,7 @@ impl<'m> Builder<'m> {
                 })
                 .collect();
         }
-        Ok(one(level.first().copied().unwrap_or(zero)))
+        level.first().copied().unwrap_or(zero)
     }
 
     /// `%x, %thr {nan = zero|max, tie = lower|upper} : vector, thresholds -> bins`: how many thresholds lie below (with

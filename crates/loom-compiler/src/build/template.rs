@@ -23,7 +23,7 @@ use super::{Builder, MAX_CALL_DEPTH, Mode};
 
 /// What stands before the symbol of a function or template, as far as it decides something.
 #[derive(Default)]
-struct Head<'m> {
+pub(super) struct Head<'m> {
     target: Option<&'m str>,
     /// `requires [..]`: the widths of subgroups, or the text of what is not known here.
     requires: Vec<Result<i64, String>>,
@@ -247,7 +247,7 @@ impl<'m> Builder<'m> {
     }
 
     /// Everything before a function's symbol, and the symbol.
-    fn head(&mut self, reader: &mut Reader<'m>) -> Built<Head<'m>> {
+    pub(super) fn head(&mut self, reader: &mut Reader<'m>) -> Built<Head<'m>> {
         let mut head = Head { target: self.module.target_of(reader.op), ..Head::default() };
         while reader.peek().is_some_and(|kind| kind != Kind::Symbol) {
             if reader.accept_word("requires") {

@@ -33,10 +33,11 @@ impl Uniform {
     /// The next integer of `low..=high`.
     pub const fn integer(&mut self, low: i64, high: i64) -> i64 {
         let output = self.bits();
-        // The full range has 2^64 values: a modulus of zero, and the output itself.
-        let count = (high as u64).wrapping_sub(low as u64).wrapping_add(1);
-        let above = if count == 0 { output } else { output % count };
-        low.wrapping_add(above as i64)
+        // The full range has 2^64 values, more than a word counts: every output is one of them, as it is.
+        match (high as u64).wrapping_sub(low as u64).wrapping_add(1) {
+            0 => output as i64,
+            count => low.wrapping_add((output % count) as i64),
+        }
     }
 
     /// The next number of `low..high`.

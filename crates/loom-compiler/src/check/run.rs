@@ -11,7 +11,7 @@
 
 use super::calls::calling;
 use super::expect::{agrees, element, first_difference, shown};
-use super::generate::{Uniform, iota, uniform};
+use super::generate::{Uniform, as_float, iota, uniform};
 use super::{
     Call, Case, Compare, Entropy, Interpreted, Literal, Matmul, Numeric, Operand, Relation, Requirement, Step,
     StepKind, TensorId,
@@ -198,6 +198,30 @@ impl Case {
     }
 }
 
+impl Case {
+    /// The samples in which parameters have the values that a benchmark binds them to.
+    ///
+    /// # Errors
+    /// A name that is no parameter's, and a value that its parameter does not take.
+    pub fn bound(&self, bound: &[(String, Literal)]) -> Result<Vec<Sample>, String> {
+        let mut places = Vec::new();
+        for (name, value) in bound {
+            let Some(at) = self.parameters.iter().position(|parameter| parameter.name == *name) else {
+                let names: Vec<&str> = self.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+                return Err(format!("`{name}` is no parameter of `@{}`; it has: {}", self.name, names.join(", ")));
+            };
+            let domain = &self.parameters[at].domain;
+            if !(0..domain.count()).any(|ordinal| domain.value(ordinal) == *value) {
+                let value = as_float(*value);
+                return Err(format!("parameter `{name}` of `@{}` does not take the value {value}", self.name));
+            }
+            places.push((at, *value));
+        }
+        let samples = (0..self.samples()).filter_map(|ordinal| self.sample(ordinal));
+        Ok(samples.filter(|sample| places.iter().all(|(at, value)| sample.values[*at] == *value)).collect())
+    }
+}
+
 /// Runs one sample of `case`: kernels on `target`, reference functions on `host`. Both are cleared first.
 pub fn run(
     case: &Case,
@@ -233,7 +257,7 @@ pub fn run(
         storages: Vec::new(),
         bytes: 0,
         steps: 0,
-        trials: 0,
+        ordinal: sample.ordinal,
         expectations: 0,
         unsupported: None,
         failure: None,
@@ -295,7 +319,8 @@ struct Runner<'c> {
     storages: Vec<Storage>,
     bytes: u64,
     steps: u64,
-    trials: u64,
+    /// Of the sample.
+    ordinal: u64,
     expectations: u64,
     unsupported: Option<String>,
     failure: Option<String>,
@@ -412,7 +437,7 @@ impl<'c> Runner<'c> {
                     if let Some(entropy) = entropy {
                         let scenario = Entropy::root(0).fork(&self.case.name);
                         self.entropies[entropy.0 as usize] =
-                            scenario.fork("loom.check.trial").at(self.trials).at(*ordinal).at(trial);
+                            scenario.fork("loom.check.trial").at(self.ordinal).at(*ordinal).at(trial);
                     }
                     self.steps(steps, target, host, files)?;
                     if let Some(failure) = &mut self.failure {

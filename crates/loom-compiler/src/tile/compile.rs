@@ -39,7 +39,7 @@ const TILE: u32 = 256;
 pub(super) const TILE_MAX: u32 = 2048;
 /// Bytes of registers that leave the first-level cache room for the memory that is read and written.
 const FRAME_TARGET: u32 = 12 << 10;
-/// From this many items on, a workgroup that meets is worth a tile of its own: what all of it combine to is then uniform.
+/// From this many items on, a workgroup fills a tile well enough to have one of its own.
 const FULL_GROUP: u32 = 128;
 /// From this segment length on, a tile of one segment is full enough to be worth keeping more values uniform.
 const LONG_SEGMENT: u64 = 32;
@@ -77,6 +77,11 @@ enum Lane {
     Reg(Reg),
     /// A load that its users will make, each for himself.
     Memory(Access),
+    /// One element a segment.
+    Segment {
+        ty: ScalarType,
+        reg: Reg,
+    },
     /// A narrow float that a fused multiply-add will extend.
     Narrow {
         ty: ScalarType,
@@ -335,6 +340,11 @@ impl<'a> Compiler<'a> {
             Lane::Uniform(word) => Source::Slot(self.slot_of(*word)),
             Lane::Reg(reg) => Source::Reg(*reg),
             Lane::Memory(access) => Source::Memory(*access),
+            Lane::Segment { ty, reg } => {
+                let to = self.take(*ty)?;
+                self.emit(Inst::Repeat { ty: *ty, to, from: *reg })?;
+                Source::Reg(to)
+            }
             Lane::Narrow { ty, lane } => {
                 let from = self.source(lane)?;
                 let to = self.take(ScalarType::F32)?;
@@ -405,7 +415,24 @@ impl<'a> Compiler<'a> {
         if let Some(lane) = self.affine_op(op, from)? {
             return Ok(lane);
         }
+        if to.is_none() && from.iter().all(|lane| matches!(lane, Lane::Uniform(_) | Lane::Segment { .. })) {
+            return self.map_segments(op, from);
+        }
         self.map(op, from, to)
+    }
+
+    /// `op` of lanes that are the same for all items of a segment.
+    fn map_segments(&mut self, op: Op, from: &[Lane]) -> Result<Lane> {
+        let mut sources = [Source::Slot(Slot(0)); 3];
+        for (source, lane) in sources.iter_mut().zip(from) {
+            *source = match lane {
+                Lane::Segment { reg, .. } => Source::Reg(*reg),
+                lane => self.source(lane)?,
+            };
+        }
+        let to = self.take(op.result())?;
+        self.emit(Inst::MapSegments { op, to, from: sources })?;
+        Ok(Lane::Segment { ty: op.result(), reg: to })
     }
 
     fn map(&mut self, op: Op, from: &[Lane], to: Option<Target>) -> Result<Lane> {
@@ -456,7 +483,7 @@ impl<'a> Compiler<'a> {
     fn each_reg(value: &Value, visit: &mut impl FnMut(Reg)) {
         fn lane(lane: &Lane, visit: &mut impl FnMut(Reg)) {
             match lane {
-                Lane::Reg(reg) => visit(*reg),
+                Lane::Reg(reg) | Lane::Segment { reg, .. } => visit(*reg),
                 Lane::Memory(Access { offsets: Offsets::Gather(reg), .. }) => visit(*reg),
                 Lane::Both(both) => both.iter().for_each(|part| self::Compiler::each_lane_reg(part, visit)),
                 Lane::Narrow { lane, .. } => self::Compiler::each_lane_reg(lane, visit),
@@ -902,23 +929,30 @@ impl<'a> Compiler<'a> {
 
     fn reduce(&mut self, op: &IrOp, combine: Combine, group: Group) -> Result<()> {
         let ty = self.scalar_type(op.operands[0])?;
-        let whole = group == Group::Workgroup;
-        self.lost |= whole && self.many && self.kernel.items() >= FULL_GROUP;
+        let items = self.kernel.items();
+        // A workgroup of one whole subgroup is both.
+        let whole = group == Group::Workgroup || group == Group::Lanes { size: items, stride: 1 };
+        let group = if whole { Group::Workgroup } else { group };
+        let segments = whole && self.many && self.program.shape == Shape::Groups;
         let mut lanes = Vec::new();
         for lane in self.lanes(op.operands[0])? {
             let from = match lane {
                 Lane::Memory(access) => Source::Memory(access),
                 lane => Source::Reg(self.reg(&lane, ty)?),
             };
-            if whole && self.one_group {
-                let to = self.slot();
-                self.emit(Inst::Reduce { combine, ty, to: Landing::Slot(to), from, group })?;
-                lanes.push(Lane::Uniform(Word::Slot { slot: to, launch: false }));
-                continue;
-            }
-            let to = self.take(ty)?;
-            self.emit(Inst::Reduce { combine, ty, to: Landing::Reg(to), from, group })?;
-            lanes.push(Lane::Reg(to));
+            let (to, lane) =
+                if group == Group::Workgroup && self.one_group && matches!(op.kind, OpKind::WorkgroupReduce(_)) {
+                    let slot = self.slot();
+                    (Landing::Slot(slot), Lane::Uniform(Word::Slot { slot, launch: false }))
+                } else if segments {
+                    let reg = self.take(ty)?;
+                    (Landing::Segments(reg), Lane::Segment { ty, reg })
+                } else {
+                    let reg = self.take(ty)?;
+                    (Landing::Reg(reg), Lane::Reg(reg))
+                };
+            self.emit(Inst::Reduce { combine, ty, to, from, group })?;
+            lanes.push(lane);
         }
         self.define_lanes(op.results[0], lanes);
         Ok(())

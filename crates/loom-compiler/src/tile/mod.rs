@@ -54,6 +54,8 @@ impl CpuImage {
             Inst::Map { to: Target::Reg(_), .. }
             | Inst::Scalar(_)
             | Inst::LoadScalar { .. }
+            | Inst::MapSegments { .. }
+            | Inst::Repeat { .. }
             | Inst::Spread { .. }
             | Inst::If { .. }
             | Inst::For { .. }

@@ -170,6 +170,24 @@ pub enum Inst {
         /// What.
         value: Affine,
     },
+    /// One result per segment of the tile: what is the same for all items of one, computed once.
+    MapSegments {
+        /// What.
+        op: Op,
+        /// Result, one element a segment.
+        to: Reg,
+        /// Operands, registers of one element a segment, or slots; the op says how many count.
+        from: [Source; 3],
+    },
+    /// Gives every item the element of its segment.
+    Repeat {
+        /// Type of the elements.
+        ty: ScalarType,
+        /// Result.
+        to: Reg,
+        /// One element a segment.
+        from: Reg,
+    },
     /// Runs `then` with the active items that satisfy `condition`, `otherwise` with the rest; a side without items is
     /// not run.
     If {
@@ -309,6 +327,8 @@ pub enum Landing {
     Reg(Reg),
     /// A slot, for a tile that is one group.
     Slot(Slot),
+    /// A register with one element a segment, where groups are segments.
+    Segments(Reg),
 }
 
 /// The items that a reduction combines, in ascending order of flat id within the workgroup.

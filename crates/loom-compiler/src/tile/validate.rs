@@ -206,6 +206,17 @@ impl Check<'_> {
                 }
                 (0..op.operands()).try_for_each(|at| self.source(&from[at], op.operand(at)))
             }
+            Inst::MapSegments { op, to, from } => {
+                self.reg(*to, op.result())?;
+                (0..op.operands()).try_for_each(|at| match &from[at] {
+                    Source::Memory(_) => Err(wrong("program", "memory as an operand of segments")),
+                    source => self.source(source, op.operand(at)),
+                })
+            }
+            Inst::Repeat { ty, to, from } => {
+                self.reg(*to, *ty)?;
+                self.reg(*from, *ty)
+            }
             Inst::Spread { to, value } => {
                 self.reg(*to, ScalarType::I64)?;
                 self.affine(value)
@@ -224,6 +235,10 @@ impl Check<'_> {
                 match to {
                     Landing::Reg(to) => self.reg(*to, *ty)?,
                     Landing::Slot(to) => self.slot(*to)?,
+                    Landing::Segments(to) if *group == Group::Workgroup && program_groups(self.program) => {
+                        self.reg(*to, *ty)?;
+                    }
+                    Landing::Segments(_) => return Err(wrong("program", "a result a segment, which is no group")),
                 }
                 self.source(from, *ty)?;
                 let Group::Lanes { size, stride } = *group else {
@@ -315,6 +330,11 @@ impl Check<'_> {
     }
 }
 
+/// Whether the segments of a tile are its workgroups.
+fn program_groups(program: &Program) -> bool {
+    program.shape == Shape::Groups
+}
+
 /// The blocks that an instruction names.
 fn blocks(inst: &Inst) -> [Option<Block>; 2] {
     match *inst {
@@ -324,6 +344,8 @@ fn blocks(inst: &Inst) -> [Option<Block>; 2] {
         Inst::Scalar(_)
         | Inst::LoadScalar { .. }
         | Inst::Map { .. }
+        | Inst::MapSegments { .. }
+        | Inst::Repeat { .. }
         | Inst::Spread { .. }
         | Inst::Fence
         | Inst::Reduce { .. }

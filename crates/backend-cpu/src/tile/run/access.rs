@@ -27,6 +27,9 @@ impl<T> Stretch<T> {
     }
 }
 
+/// The most bytes of one access that are fetched ahead.
+const FETCH_MAX: usize = 4096;
+
 /// Asks for the bytes that the next tile, or the next turn of a loop, will most likely touch. Each op runs over its operands in a
 /// burst and then leaves them alone, which the machine's own prefetching is slow to see through.
 #[inline(always)]
@@ -82,7 +85,8 @@ impl Run<'_> {
         let start = line.base.wrapping_add(size * exec.lo as i64);
         let bytes = (exec.hi - exec.lo) * size as usize;
         let at = self.checked(access.buffer, start, bytes, access.site)?;
-        if self.ahead {
+        // A long burst is a stream of its own.
+        if self.ahead && bytes <= FETCH_MAX {
             fetch(at.wrapping_add(bytes), bytes);
         }
         Ok(Some(at))

@@ -36,16 +36,16 @@ impl Run<'_> {
         };
         // Item 0's, though only those from `lo` on are there.
         let from = from.wrapping_sub(exec.lo * ty.bytes() as usize);
-        let to = match to {
-            Landing::Reg(reg) => unsafe { self.element(reg, ty, 0) },
+        let (to, each_item) = match to {
+            // SAFETY: as above.
+            Landing::Reg(reg) => (unsafe { self.element(reg, ty, 0) }, true),
+            Landing::Segments(reg) => (unsafe { self.element(reg, ty, 0) }, false),
             Landing::Slot(slot) => {
-                let items = (exec.lo..exec.hi, 1);
-                let all = exec.mask.is_null() && exec.lo == 0;
-                let value = if all && exec.hi > 0 {
+                let value = if exec.mask.is_null() && exec.lo == 0 && exec.hi > 0 {
                     // SAFETY: as above.
                     Some(unsafe { (self.loops.fold)(combine, ty, from, exec.hi) })
                 } else {
-                    self.combined(combine, ty, from, items.0, 0, items.1, exec)
+                    self.combined(combine, ty, from, exec.lo..exec.hi, 0, 1, exec)
                 };
                 if let Some(value) = value {
                     self.slots[slot.0 as usize] = value;
@@ -67,8 +67,12 @@ impl Run<'_> {
                 // SAFETY: as above; a value is little-endian at its own address.
                 unsafe {
                     let value = (self.loops.fold)(combine, ty, from.add(at), length);
-                    let every = Operand { at: (&raw const value).cast(), each: false };
-                    (self.loops.map)(Op::Move(ty), to.add(at), [every; 3], length);
+                    if each_item {
+                        let every = Operand { at: (&raw const value).cast(), each: false };
+                        (self.loops.map)(Op::Move(ty), to.add(at), [every; 3], length);
+                    } else {
+                        set_bits(ty, to, start / length, value);
+                    }
                 }
             }
             return;
@@ -76,6 +80,10 @@ impl Run<'_> {
         let each = |first: usize, end: usize, stride: usize| {
             let items = first..end.min(exec.hi);
             if let Some(value) = self.combined(combine, ty, from, items.clone(), first, stride, exec) {
+                if !each_item {
+                    // SAFETY: as above.
+                    return unsafe { set_bits(ty, to, first / workgroup.max(1), value) };
+                }
                 for i in items.step_by(stride) {
                     // SAFETY: as above.
                     unsafe { set_bits(ty, to, i, value) };

@@ -29,9 +29,12 @@ impl Compiler<'_> {
             Lane::Compare { predicate, value, limit } => {
                 Condition::Compare { predicate: *predicate, value: self.affine(*value), limit: self.slot_of(*limit) }
             }
-            Lane::Affine(_) | Lane::Reg(_) | Lane::Memory(_) | Lane::Narrow { .. } | Lane::Both(_) => {
-                Condition::Reg(self.reg(lane, ScalarType::I1)?)
-            }
+            Lane::Affine(_)
+            | Lane::Reg(_)
+            | Lane::Segment { .. }
+            | Lane::Memory(_)
+            | Lane::Narrow { .. }
+            | Lane::Both(_) => Condition::Reg(self.reg(lane, ScalarType::I1)?),
         })
     }
 

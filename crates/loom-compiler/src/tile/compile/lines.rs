@@ -42,7 +42,12 @@ impl Compiler<'_> {
         match lane {
             Lane::Uniform(word) => Some(Line { base: *word, l: ZERO, g: ZERO }),
             Lane::Affine(line) => Some(*line),
-            Lane::Reg(_) | Lane::Memory(_) | Lane::Narrow { .. } | Lane::Compare { .. } | Lane::Both(_) => None,
+            Lane::Reg(_)
+            | Lane::Segment { .. }
+            | Lane::Memory(_)
+            | Lane::Narrow { .. }
+            | Lane::Compare { .. }
+            | Lane::Both(_) => None,
         }
     }
 

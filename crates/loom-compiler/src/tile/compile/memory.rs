@@ -3,7 +3,7 @@
 //! - An address is affine for as long as its parts are; else it is gathered from a register.
 //! - A load whose only user is element-wise is left to that user, if nothing between may write.
 
-use super::{Compiler, Lane, Result, Value, Word, ZERO};
+use super::{Compiler, FULL_GROUP, Lane, Result, Value, Word, ZERO};
 use crate::ir::{BlockId, Op as IrOp, ValueId};
 use crate::ops::{Binary, Family, OpKind, Space};
 use crate::tile::program::{Access, Buffer, Builtin, Inst, Offsets, Op, Reg, Shape, Source, Target};
@@ -79,7 +79,12 @@ impl<'a> Compiler<'a> {
 
     pub(super) fn access(&mut self, buffer: u32, offset: &Lane, ty: ScalarType, op: &'static str) -> Result<Access> {
         let offsets = match Self::as_line(offset) {
-            Some(line) => Offsets::Affine(self.affine(line)),
+            Some(line) => {
+                // Rows of a workgroup each that do not follow each other are copied together, unless a tile is one of them.
+                let apart = line.l == Word::Constant(ty.bytes()) && !self.side_by_side(offset, ty);
+                self.lost |= apart && self.many && self.program.whole_groups && self.kernel.items() >= FULL_GROUP;
+                Offsets::Affine(self.affine(line))
+            }
             None => Offsets::Gather(self.reg(offset, ScalarType::I64)?),
         };
         debug_assert!(ty.bits() >= 8);

@@ -1,0 +1,182 @@
+//! `lanes loom test | bench`, as a script sees them.
+
+use crate::common::{lanes, place, read_npy, write_npy};
+use serde_json::{Value, json};
+use std::path::Path;
+
+const KERNELS: &str = "kernel.def @double(%n: index) {
+  %one = index.constant 1 : index
+  kernel.launch.config workgroups(%n, %one, %one) workgroup_size(%one, %one, %one) : index
+} launch(%n: index, %x: buffer) {
+  %zero = index.constant 0 : offset
+  %view = buffer.view %x[%zero] : buffer -> view<[%n]xf32>
+  %at = kernel.workgroup.id<x> : index
+  %value = view.load %view[%at] : view<[%n]xf32> -> f32
+  %sum = scalar.addf %value, %value : f32
+  view.store %sum, %view[%at] : f32, view<[%n]xf32>
+  kernel.return
+}
+";
+
+/// Doubles 0, 1, 2 .., and expects that of all but the last of these counts.
+const CASES: &str = "check.case public @doubles {
+  %n = check.param.choice values([1, 2, 4]) name(\"n\") : index
+  %x = check.generate.iota offset(0.0) step(1.0) : tensor<[%n]xf32>
+  %expected = check.generate.iota offset(0.0) step(2.0) period(3) : tensor<[%n]xf32>
+  kernel.launch @double[%n](%n, %x) : [index](index, tensor<[%n]xf32>)
+  check.expect.equal actual(%x) expected(%expected) : tensor<[%n]xf32>
+  check.return
+}
+check.case @hidden {
+  check.expect.event<device> {}
+  check.return
+}
+check.benchmark<@doubles> @small {n = 2}
+check.benchmark<@doubles> @wrong {n = 4}
+check.benchmark<@doubles> @none {n = 3}
+";
+
+fn write(folder: &Path, name: &str, text: &str) {
+    std::fs::write(folder.join(name), text).unwrap();
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|why| panic!("{why}: {text}"))
+}
+
+#[test]
+fn test_reports_every_sample() {
+    let here = place();
+    write(here.path(), "a.loom", &format!("{KERNELS}{CASES}"));
+    let file = here.path().join("a.loom");
+    let ran = lanes(here.path(), "loom test {}/a.loom --json");
+    assert_eq!(ran.status, Some(1), "{ran:?}");
+    let row = |sample: u64, n: u64, status: &str, message: Value| json!({"case": "doubles", "sample": sample, "parameters": {"n": n}, "status": status, "message": message});
+    let line = 1 + format!("{KERNELS}{CASES}").lines().position(|line| line.contains("expect.equal")).unwrap();
+    let message = format!("line {line}: `%x`[3] is 6, expected 0 (1 of 4 elements differ)");
+    let cases =
+        [row(0, 1, "pass", Value::Null), row(1, 2, "pass", Value::Null), row(2, 4, "fail", message.clone().into())];
+    let files = json!([{"file": file.to_str(), "cases": cases}]);
+    let expected = json!({"files": files, "pass": 2, "fail": 1, "unsupported": 0, "error": 0});
+    assert_eq!(parsed(&ran.out), expected);
+    let ran = lanes(here.path(), "loom test {}/a.loom");
+    assert_eq!(ran.status, Some(1), "{ran:?}");
+    assert!(ran.out.contains(&format!("@doubles  sample 2 (n=4)  fail: {message}")), "{ran:?}");
+    assert!(ran.out.contains("@doubles  2 samples passed"), "{ran:?}");
+    assert!(ran.out.ends_with("2 passed, 1 failed, 0 unsupported, 0 in error\n"), "{ran:?}");
+    assert!(!ran.out.contains("hidden"), "{ran:?}");
+}
+
+#[test]
+fn test_runs_what_is_asked_for() {
+    let here = place();
+    write(here.path(), "a.loom", &format!("{KERNELS}{CASES}"));
+    let found = lanes(here.path(), "loom test {}/a.loom --json --case @doubles --sample 1").json();
+    assert_eq!((&found["pass"], &found["fail"]), (&json!(1), &json!(0)));
+    assert_eq!(found["files"][0]["cases"][0]["sample"], 1);
+    // What nobody here has is no failure.
+    let found = lanes(here.path(), "loom test {}/a.loom --json --case hidden").json();
+    assert_eq!(found["unsupported"], 1);
+    let message = found["files"][0]["cases"][0]["message"].as_str().unwrap();
+    assert!(message.contains("device event `device`"), "{message}");
+    for (rest, says) in [
+        ("--case @nope", &["--case @nope", "no file has such a case", "@doubles, @hidden"][..]),
+        ("--sample 3", &["--sample 3", "no case has so many samples"]),
+        ("--sample x", &["--sample"]),
+        ("--backend cuda", &["--backend cuda", "not written yet"]),
+        ("--backend tpu", &["tpu", "cpu, cuda"]),
+        ("--config n", &["K=V"]),
+        ("--config n=1 --config @n=2", &["`n`", "twice"]),
+    ] {
+        lanes(here.path(), &format!("loom test {{}}/a.loom {rest}")).refused(2, says);
+    }
+}
+
+/// Files named together are libraries of each other; a file that is wrong is wrong input, and a case that does not verify is
+/// an error.
+#[test]
+fn test_links_files_and_reports_wrong_ones() {
+    let here = place();
+    write(here.path(), "kernels.loom", KERNELS);
+    write(here.path(), "cases.loom", CASES);
+    let ran = lanes(here.path(), "loom test {}/cases.loom {}/kernels.loom --json --case doubles --sample 0");
+    let found = ran.json();
+    assert_eq!((&found["pass"], found["files"].as_array().unwrap().len()), (&json!(1), 2));
+    write(here.path(), "bad.loom", "check.case public @bad {\n  check.frobnicate\n  check.return\n}\n");
+    let ran = lanes(here.path(), "loom test {}/bad.loom --json");
+    assert_eq!(ran.status, Some(1), "{ran:?}");
+    let found = parsed(&ran.out);
+    assert_eq!((&found["error"], &found["files"][0]["cases"][0]["status"]), (&json!(1), &json!("error")));
+    let message = found["files"][0]["cases"][0]["message"].as_str().unwrap();
+    assert!(message.contains("bad.loom:2:3") && message.contains("check.frobnicate"), "{message}");
+    write(here.path(), "broken.loom", "check.case public @c {\n");
+    let ran = lanes(here.path(), "loom test {}/broken.loom {}/kernels.loom --json");
+    assert_eq!(ran.status, Some(2), "{ran:?}");
+    let found = parsed(&ran.out);
+    assert_eq!(found["files"][0]["cases"], json!([]));
+    assert_eq!(found["files"][0]["errors"][0]["line"], 1);
+    assert!(ran.err.contains("errors in 1 of 2 files"), "{ran:?}");
+}
+
+#[test]
+fn files_are_read_and_written_beside_the_text() {
+    let here = place();
+    let case = |path: &str, out: &str| {
+        format!(
+            "{KERNELS}check.case public @c {{\n  %n = check.literal value(3) : index\n  \
+             %x = check.file.read.npy path(\"{path}\") : tensor<3xf32>\n  \
+             kernel.launch @double[%n](%n, %x) : [index](index, tensor<3xf32>)\n  \
+             check.file.write.npy value(%x) path(\"{out}\") : tensor<3xf32>\n  \
+             check.expect.equal actual(%x) expected(%x) : tensor<3xf32>\n  check.return\n}}\n"
+        )
+    };
+    write_npy(here.path().join("in.npy"), &[3], [1.0, -2.5, 4.0]);
+    write(here.path(), "a.loom", &case("in.npy", "out.npy"));
+    let ran = lanes(here.path(), "loom test {}/a.loom");
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    assert_eq!(read_npy(here.path().join("out.npy")), (vec![3], vec![2.0, -5.0, 8.0]));
+    for (path, out, says) in [
+        ("none.npy", "out.npy", "none.npy"),
+        ("../in.npy", "out.npy", "below the text's folder"),
+        ("/etc/passwd", "out.npy", "below the text's folder"),
+        ("in.npy", "../out.npy", "below the text's folder"),
+    ] {
+        write(here.path(), "a.loom", &case(path, out));
+        let ran = lanes(here.path(), "loom test {}/a.loom");
+        assert!(ran.status == Some(1) && ran.out.contains(says), "{path} {out}: {ran:?}");
+    }
+    write_npy(here.path().join("in.npy"), &[2, 2], [1.0; 4]);
+    write(here.path(), "a.loom", &case("in.npy", "out.npy"));
+    let ran = lanes(here.path(), "loom test {}/a.loom");
+    assert!(ran.out.contains("holds f32 of shape [2, 2], expected f32 of shape [3]"), "{ran:?}");
+}
+
+#[test]
+fn bench_times_what_passed() {
+    let here = place();
+    write(here.path(), "a.loom", &format!("{KERNELS}{CASES}"));
+    let ran = lanes(here.path(), "loom bench {}/a.loom --json --samples 5");
+    assert_eq!(ran.status, Some(1), "{ran:?}");
+    let found = parsed(&ran.out);
+    assert_eq!(found["backend"], "cpu");
+    let rows = found["files"][0]["benchmarks"].as_array().unwrap();
+    let field = |at: usize, key: &str| rows[at][key].clone();
+    let column = |key: &str| rows.iter().map(|row| row[key].clone()).collect::<Vec<_>>();
+    assert_eq!(column("benchmark"), ["small", "wrong", "none"]);
+    assert_eq!(column("status"), ["pass", "fail", "error"]);
+    assert_eq!((field(0, "parameters"), field(0, "launches")), (json!({"n": 2}), json!(1)));
+    for key in ["dispatch_us", "end_to_end_us"] {
+        let times = field(0, key);
+        let at = |q: &str| times[q].as_f64().unwrap();
+        assert_eq!(times["rounds"], 5);
+        assert!(at("min") > 0.0 && at("min") <= at("p50") && at("p50") <= at("max"), "{times}");
+        // A wrong result is not timed.
+        assert_eq!((field(1, key), field(2, key)), (Value::Null, Value::Null));
+    }
+    assert!(field(2, "message").as_str().unwrap().contains("does not take the value 3"));
+    let ran = lanes(here.path(), "loom bench {}/a.loom --benchmark @small --samples 3");
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    assert!(ran.out.contains("@small (n=2)  dispatch ") && ran.out.contains("us median"), "{ran:?}");
+    lanes(here.path(), "loom bench {}/a.loom --benchmark @nope").refused(2, &["@nope", "@small, @wrong, @none"]);
+    lanes(here.path(), "loom bench {}/a.loom --samples 0").refused(2, &["--samples"]);
+}
