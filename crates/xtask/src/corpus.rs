@@ -9,7 +9,7 @@
 
 use crate::fetch;
 use crate::shell::{Chore, ChoreError, at, cargo, finish, root};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -88,6 +88,7 @@ pub fn run(options: &Options) -> Chore {
             if wrong.is_none() {
                 one(&tool, path, &name, &texts, options.all, &mut rows)?;
             }
+            rows[before..].iter().for_each(Row::say);
             let wrong = rows[before..].iter().filter(|row| row.wrong.is_some()).count();
             println!("corpus: {name}: {} tried, {wrong} wrong", rows.len() - before);
         }
@@ -365,49 +366,52 @@ fn body_of<'t>(text: &'t str, keyword: &str, symbol: &str) -> &'t str {
     rest.split("\n}").next().unwrap_or(rest)
 }
 
-/// Prints what came of all of it; an error if something is wrong that is no exception.
-fn report(rows: &[Row]) -> Chore {
-    let exceptions: Vec<(&str, &str, &str)> = EXCEPTIONS
-        .lines()
-        .filter(|line| !line.trim().is_empty() && !line.starts_with('#'))
-        .filter_map(|line| {
-            let (place, reason) = line.split_once(": ")?;
-            let (file, symbol) = place.split_once(' ')?;
-            Some((file, symbol, reason))
-        })
-        .collect();
-    let expected = |row: &Row| {
-        let matches = |(file, symbol, _): &&(&str, &str, &str)| {
-            row.file.ends_with(*file) && (*symbol == "*" || *symbol == row.symbol)
-        };
-        exceptions.iter().find(matches)
+/// What is known not to work: file, symbol and reason.
+fn exceptions() -> Vec<(&'static str, &'static str, &'static str)> {
+    let lines = EXCEPTIONS.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    let exception = |line: &'static str| {
+        let (place, reason) = line.split_once(": ")?;
+        let (file, symbol) = place.split_once(' ')?;
+        Some((file, symbol, reason))
     };
-    let (mut surprises, mut used) = (0, BTreeSet::new());
-    for row in rows {
-        let place = format!("{} {}", row.file, if row.symbol.is_empty() { "(the file)" } else { &row.symbol });
-        match (&row.wrong, expected(row)) {
+    lines.filter_map(exception).collect()
+}
+
+impl Row {
+    /// Why it is known not to work, if it is.
+    fn expected(&self) -> Option<&'static str> {
+        let matches = |(file, symbol, _): &(&str, &str, &str)| {
+            self.file.ends_with(*file) && (*symbol == "*" || *symbol == self.symbol)
+        };
+        exceptions().into_iter().find(matches).map(|(.., reason)| reason)
+    }
+
+    /// Says what is not as it should be, or what was bound.
+    fn say(&self) {
+        let symbol = if self.symbol.is_empty() { "(the file)" } else { &self.symbol };
+        let place = format!("{} {symbol}", self.file);
+        match (&self.wrong, self.expected()) {
             (None, None) => {}
-            (None, Some((.., reason))) => {
-                println!("corpus: {place}: {} works; it is an exception: {reason}", row.what);
-            }
-            (Some(wrong), Some((file, symbol, reason))) => {
-                used.insert((*file, *symbol));
-                println!("corpus: {place}: {} expected: {reason} ({wrong})", row.what);
-            }
-            (Some(wrong), None) => {
-                surprises += 1;
-                println!("corpus: {place}: {} WRONG: {wrong}", row.what);
-            }
+            (None, Some(reason)) => println!("corpus: {place}: {} works; it is an exception: {reason}", self.what),
+            (Some(wrong), Some(reason)) => println!("corpus: {place}: {} expected: {reason} ({wrong})", self.what),
+            (Some(wrong), None) => println!("corpus: {place}: {} WRONG: {wrong}", self.what),
         }
-        if !row.note.is_empty() {
-            println!("corpus: {place}: with {}", row.note);
+        if !self.note.is_empty() {
+            println!("corpus: {place}: with {}", self.note);
         }
     }
+}
+
+/// Prints how much of what is good; an error if something is wrong that is no exception.
+fn report(rows: &[Row]) -> Chore {
+    let mut surprises = 0;
     for what in ["parse", "compile", "case", "time only"] {
         let of: Vec<&Row> = rows.iter().filter(|row| row.what == what).collect();
         let good = of.iter().filter(|row| row.wrong.is_none()).count();
-        let known = of.iter().filter(|row| row.wrong.is_some() && expected(row).is_some()).count();
-        println!("corpus: {what}: {good} of {} good, {known} exceptions, {} wrong", of.len(), of.len() - good - known);
+        let known = of.iter().filter(|row| row.wrong.is_some() && row.expected().is_some()).count();
+        let wrong = of.len() - good - known;
+        surprises += wrong;
+        println!("corpus: {what}: {good} of {} good, {known} exceptions, {wrong} wrong", of.len());
     }
     if surprises > 0 {
         return Err(ChoreError::Words(format!("{surprises} things of the public corpus went wrong")));
