@@ -121,6 +121,12 @@ struct Writer<'a> {
     together: bool,
     /// Work-items per subgroup.
     subgroup: usize,
+    /// Workgroups lie in one tile, so that subgroups may exchange, wherever they are.
+    lanes: bool,
+    /// Items of the launch.
+    all: usize,
+    /// Nobody has left: workgroup memory holds what everybody wrote.
+    shared: bool,
 }
 
 impl Writer<'_> {
@@ -151,7 +157,13 @@ impl Writer<'_> {
         let float = |w: &mut Self, scope: &Scope| w.dice.pick(&scope.floats).clone();
         let int = |w: &mut Self, scope: &Scope| w.dice.pick(&scope.ints).clone();
         let index = |w: &mut Self, scope: &Scope| w.dice.pick(&scope.indices).clone();
-        let choices = if depth == 0 { 26 } else { 17 };
+        let choices = if depth == 0 { 28 } else { 17 };
+        if self.lanes && self.dice.below(10) == 0 {
+            return self.exchange(scope);
+        }
+        if self.dice.below(14) == 0 {
+            return self.atomic(scope);
+        }
         match self.dice.below(choices) {
             0 | 1 => {
                 let (op, a) = (*self.dice.pick(&UNARY), float(self, scope));
@@ -281,7 +293,7 @@ impl Writer<'_> {
             }
             17 | 18 => self.branch(scope),
             19 => self.counted(scope),
-            20 if self.together => self.meet(scope),
+            20 | 26 | 27 if self.together => self.meet(scope),
             20 => self.vector(scope),
             21 => self.strided(scope),
             _ => self.packed(scope),
@@ -363,6 +375,118 @@ impl Writer<'_> {
         let sum = self.value(&format!("vector.reduce<addf> {r}, {a} : vector<4xf32>, f32"));
         let e = self.value(&format!("vector.extract {v}[2] : vector<4xf32> -> f32"));
         scope.floats.extend([sum, e]);
+    }
+
+    fn scan_mode(&mut self) -> String {
+        let (mode, direction) =
+            (*self.dice.pick(&["inclusive", "exclusive"]), *self.dice.pick(&["forward", "reverse"]));
+        format!("mode = {mode}, direction = {direction}")
+    }
+
+    /// Among the lanes of a subgroup that come here together.
+    fn exchange(&mut self, scope: &mut Scope) {
+        let (a, x, p) = (
+            self.dice.pick(&scope.floats).clone(),
+            self.dice.pick(&scope.ints).clone(),
+            self.dice.pick(&scope.bools).clone(),
+        );
+        let combine = *self.dice.pick(&COMBINE);
+        let cluster = *self.dice.pick(&["", ", cluster_size = 8", ", cluster_size = 2, cluster_stride = 4"]);
+        match self.dice.below(9) {
+            0 => {
+                let mode = self.scan_mode();
+                let v = self.value(&format!("kernel.subgroup.scan<{combine}> {a} {{{mode}{cluster}}} : f32"));
+                scope.floats.push(v);
+            }
+            1 => {
+                let mode = self.scan_mode();
+                let kind = *self.dice.pick(&["addi", "minsi", "maxui", "andi", "muli"]);
+                let v = self.value(&format!("kernel.subgroup.scan<{kind}> {x} {{{mode}{cluster}}} : i32"));
+                scope.ints.push(v);
+            }
+            2 => {
+                let l = self.value(&format!("scalar.andi {x}, %i31 : i32"));
+                let v = self.value(&format!("kernel.subgroup.broadcast {a} from {l} : f32, i32"));
+                scope.floats.push(v);
+            }
+            3 => {
+                let v = self.value(&format!("kernel.subgroup.broadcast.first {a} : f32"));
+                scope.floats.push(v);
+            }
+            4 => {
+                let vote = *self.dice.pick(&["any", "all"]);
+                let v = self.value(&format!("kernel.subgroup.vote.{vote} {p} : i1"));
+                scope.bools.push(v);
+            }
+            5 => {
+                let v = self.value(&format!("kernel.subgroup.vote.ballot {p} : i1 -> i64"));
+                let v = self.value(&format!("index.cast {v} : i64 to index"));
+                let v = self.value(&format!("index.ctpopi {v} : index"));
+                scope.indices.push(v);
+            }
+            6 => {
+                let v = self.value("kernel.subgroup.active.mask : i64");
+                let v = self.value(&format!("scalar.trunci {v} : i64 to i32"));
+                scope.ints.push(v);
+            }
+            7 => {
+                let v = self.value(&format!("kernel.subgroup.match.any {x} : i32 -> i64"));
+                let v = self.value(&format!("scalar.trunci {v} : i64 to i32"));
+                scope.ints.push(v);
+            }
+            _ => {
+                self.names += 1;
+                let id = self.names;
+                self.line(&format!("%mm{id}, %ma{id} = kernel.subgroup.match.all {x} : i32 -> i64, i1"));
+                scope.bools.push(format!("%ma{id}"));
+                let v = self.value(&format!("scalar.trunci %mm{id} : i64 to i32"));
+                scope.ints.push(v);
+            }
+        }
+    }
+
+    /// On cells that all items share, each for one kind whose order does not matter; or on the item's own.
+    fn atomic(&mut self, scope: &mut Scope) {
+        let (x, y) = (self.dice.pick(&scope.ints).clone(), self.dice.pick(&scope.ints).clone());
+        let order = "{ordering = relaxed, scope = device}";
+        let kinds = ["addi", "xori", "minsi", "maxsi", "minui", "maxui", "andi", "ori"];
+        let which = self.dice.below(kinds.len());
+        let kind = kinds[which];
+        match self.dice.below(5) {
+            0 | 1 => {
+                let i = self.dice.pick(&scope.indices).clone();
+                let i = self.value(&format!("index.rem {i}, %seven : index"));
+                self.line(&format!(
+                    "view.atomic.reduce<{kind}> {x}, %cells[{which}, {i}] {order} : i32, view<8x8xi32>"
+                ));
+            }
+            2 => {
+                let m = self.dice.pick(&scope.bools).clone();
+                let v = self.value(&format!("vector.from_elements {x}, {y} : vector<2xi32>"));
+                let m = self.value(&format!("vector.from_elements {m}, %c0 : vector<2xi1>"));
+                let o = self.value("vector.iota %k3 step %unit : vector<2xindex>");
+                self.line(&format!(
+                    "vector.atomic.reduce.mask<{kind}> {v}, %cells[{which}, 2][{o}], {m} {order} : vector<2xi32>, view<8x8xi32>, vector<2xindex>, vector<2xi1>"
+                ));
+            }
+            3 => {
+                let kind = *self.dice.pick(&["addi", "subi", "xchgi", "maxsi", "xori"]);
+                let v = self.value(&format!(
+                    "view.atomic.rmw<{kind}> {x}, %own[%at] {order} : i32, view<{}xi32> -> i32",
+                    self.all
+                ));
+                scope.ints.push(v);
+            }
+            _ => {
+                let all = self.all;
+                let held = self.value(&format!(
+                    "view.atomic.load %own[%at] {{ordering = acquire, scope = device}} : view<{all}xi32> -> i32"
+                ));
+                let e = self.dice.pick(&[held, x]).clone();
+                let v = self.value(&format!("view.atomic.cmpxchg {e}, {y}, %own[%at] {{success_ordering = acq_rel, failure_ordering = relaxed, scope = device}} : i32, view<{all}xi32> -> i32"));
+                scope.ints.push(v);
+            }
+        }
     }
 
     /// Four lanes of the second input from `column` on, and four of the third.
@@ -599,7 +723,7 @@ impl Writer<'_> {
     fn meet(&mut self, scope: &mut Scope) {
         let a = self.dice.pick(&scope.floats).clone();
         let combine = *self.dice.pick(&COMBINE);
-        match self.dice.below(4) {
+        match self.dice.below(if self.shared { 7 } else { 5 }) {
             0 => {
                 let v = self.value(&format!("kernel.workgroup.reduce<{combine}> {a} : f32"));
                 scope.floats.push(v);
@@ -625,6 +749,31 @@ impl Writer<'_> {
                 scope.floats.push(v);
                 scope.bools.push(format!("%ok{id}"));
             }
+            3 => {
+                let mode = self.scan_mode();
+                let v = self.value(&format!("kernel.workgroup.scan<{combine}> {a} {{{mode}}} : f32"));
+                scope.floats.push(v);
+            }
+            4 => {
+                let p = self.dice.pick(&scope.bools).clone();
+                let v = self.value(&format!("kernel.workgroup.vote.count {p} : i1 -> i32"));
+                scope.ints.push(v);
+                let vote = *self.dice.pick(&["any", "all"]);
+                let v = self.value(&format!("kernel.workgroup.vote.{vote} {p} : i1"));
+                scope.bools.push(v);
+            }
+            5 => {
+                let x = self.dice.pick(&scope.ints).clone();
+                let (kind, other) =
+                    (*self.dice.pick(&["addi", "xori", "maxsi", "minui"]), *self.dice.pick(&["%lane", "%flat"]));
+                self.line(&format!("view.store {x}, %sharedi[%flat] : i32, view<1024xi32>"));
+                self.line("kernel.barrier<global> {ordering = acq_rel, scope = workgroup}");
+                self.line(&format!("view.atomic.reduce<{kind}> {x}, %sharedi[{other}] {{ordering = relaxed, scope = workgroup}} : i32, view<1024xi32>"));
+                self.line("kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
+                let v = self.value("view.load %sharedi[%flat] : view<1024xi32> -> i32");
+                self.line("kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
+                scope.ints.push(v);
+            }
             _ => {
                 self.line(&format!("view.store {a}, %sharedv[%flat] : f32, view<1024xf32>"));
                 self.line("kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
@@ -649,11 +798,20 @@ fn generate(seed: u64) -> Case {
     let total = grid[0] * size[0];
     let n = 1 + dice.below(total);
     let mut text = format!(
-        "amdgpu.target<gfx9-4-generic> @t {{subgroup_size = {subgroup}}}\nkernel.def target(@t) export(\"k\") @k() {{\n  %gx = index.constant {} : index\n  %gy = index.constant {} : index\n  %gz = index.constant {} : index\n  %sx = index.constant {} : index\n  %sy = index.constant {} : index\n  %sz = index.constant {} : index\n  kernel.launch.config workgroups(%gx, %gy, %gz) workgroup_size(%sx, %sy, %sz) : index\n}} launch(%n: index, %s: f32, %b0: buffer, %b1: buffer, %bi: buffer, %o0: buffer, %o1: buffer) {{\n",
+        "amdgpu.target<gfx9-4-generic> @t {{subgroup_size = {subgroup}}}\nkernel.def target(@t) export(\"k\") @k() {{\n  %gx = index.constant {} : index\n  %gy = index.constant {} : index\n  %gz = index.constant {} : index\n  %sx = index.constant {} : index\n  %sy = index.constant {} : index\n  %sz = index.constant {} : index\n  kernel.launch.config workgroups(%gx, %gy, %gz) workgroup_size(%sx, %sy, %sz) : index\n}} launch(%n: index, %s: f32, %b0: buffer, %b1: buffer, %bi: buffer, %o0: buffer, %o1: buffer, %o2: buffer, %o3: buffer) {{\n",
         grid[0], grid[1], grid[2], size[0], size[1], size[2]
     );
     let all = grid[0] * grid[1] * grid[2] * items;
-    let mut w = Writer { dice: &mut dice, text: String::new(), names: 0, together, subgroup };
+    let mut w = Writer {
+        dice: &mut dice,
+        text: String::new(),
+        names: 0,
+        together,
+        subgroup,
+        lanes: together,
+        all,
+        shared: true,
+    };
     w.line("%base = index.constant 0 : offset");
     w.line("%zero = index.constant 0 : index");
     w.line("%unit = index.constant 1 : index");
@@ -668,6 +826,9 @@ fn generate(seed: u64) -> Case {
     w.line("%inI = buffer.view %bi[%base] : buffer -> view<1024xi32>");
     w.line(&format!("%outF = buffer.view %o0[%base] : buffer -> view<{all}xf32>"));
     w.line(&format!("%outI = buffer.view %o1[%base] : buffer -> view<{all}xi32>"));
+    w.line("%cells = buffer.view %o2[%base] : buffer -> view<8x8xi32>");
+    w.line(&format!("%own = buffer.view %o3[%base] : buffer -> view<{all}xi32>"));
+    w.line("%i31 = scalar.constant 31 : i32");
     w.line("%gid = kernel.workitem.dispatch.id<x> : index");
     w.line("%gidy = kernel.workitem.dispatch.id<y> : index");
     w.line("%gidz = kernel.workitem.dispatch.id<z> : index");
@@ -707,6 +868,8 @@ fn generate(seed: u64) -> Case {
         w.line("%bytes = index.constant 4096 : offset");
         w.line("%shared = buffer.alloca<workgroup> align(16) %bytes : buffer");
         w.line("%sharedv = buffer.view %shared[%base] : buffer -> view<1024xf32>");
+        w.line("%words = buffer.alloca<workgroup> align(64) %bytes : buffer");
+        w.line("%sharedi = buffer.view %words[%base] : buffer -> view<1024xi32>");
     }
     let guard = !together && w.dice.below(3) > 0;
     if guard {
@@ -716,6 +879,20 @@ fn generate(seed: u64) -> Case {
         let limit = *w.dice.pick(&["%n", "%nc"]);
         w.line(&format!("%live = index.cmp {p}, %gid, {limit} : index"));
         w.line("scf.if %live {");
+    }
+    if !guard && w.dice.below(3) == 0 {
+        w.shared = false;
+        let p = *w.dice.pick(&["uge", "sge", "ult", "eq", "ne"]);
+        w.line(&format!("%gone = index.cmp {p}, %gid, %n : index"));
+        let works = w.dice.below(2) == 0;
+        w.line(if works { "kernel.exit %gone : i1 {" } else { "kernel.exit %gone : i1" });
+        if works {
+            w.line("%lost = scalar.constant -7 : i32");
+            w.line(&format!("view.store %lost, %own[%at] : i32, view<{all}xi32>"));
+            w.line("}");
+        }
+        w.line("%stays = index.cmp eq, %gid, %gid : index");
+        w.line("kernel.assert %stays \"always\" : i1");
     }
     w.line("%f0 = view.load %in0[%k3] : view<1024xf32> -> f32");
     w.line("%f1 = view.load %in1[%wy, %column] : view<16x2048xf32> -> f32");
@@ -781,7 +958,17 @@ fn compare(seed: u64, scratch: &mut [TileScratch]) {
     };
     let (in0, in1) = (floats(LEN), floats(16 * 2048));
     let ints: Vec<u8> = (0..LEN).flat_map(|_| (dice.next() as i32 % 100).to_le_bytes()).collect();
-    let fresh = || [in0.clone(), in1.clone(), ints.clone(), vec![0x11u8; 4 * all], vec![0x22u8; 4 * all]];
+    let fresh = || {
+        [
+            in0.clone(),
+            in1.clone(),
+            ints.clone(),
+            vec![0x11u8; 4 * all],
+            vec![0x22u8; 4 * all],
+            vec![0x33u8; 256],
+            vec![0x44u8; 4 * all],
+        ]
+    };
     let scalars = [case.n as u64, u64::from(0.7f32.to_bits())];
 
     let mut expected = fresh();

@@ -10,7 +10,7 @@
 use half::{bf16, f16};
 
 use crate::math;
-use crate::ops::{Binary, Classify, Convert, Element, FloatPredicate, IntPredicate, Ternary, Unary};
+use crate::ops::{Binary, Classify, Combine, Convert, Element, FloatPredicate, IntPredicate, Ternary, Unary};
 use crate::types::ScalarType;
 use serde::{Deserialize, Serialize};
 
@@ -402,6 +402,22 @@ fn odd_from_u64(x: u64) -> f64 {
     let drop = 11;
     let sticky = u64::from(x & mask(drop) != 0);
     ((x >> drop) | sticky) as f64 * f64::from(1u32 << drop)
+}
+
+/// What combines with any value of type `ty` to that value: what an exclusive scan starts with.
+pub fn identity(combine: Combine, ty: ScalarType) -> u64 {
+    let all = mask(ty.bits());
+    match combine {
+        Combine::AddI | Combine::OrI | Combine::XorI | Combine::MaxUI => 0,
+        Combine::MulI => 1,
+        Combine::AndI | Combine::MinUI => all,
+        Combine::MinSI => all >> 1,
+        Combine::MaxSI => all - (all >> 1),
+        Combine::AddF => 0,
+        Combine::MulF => from_f64(ty, 1.0),
+        Combine::MinimumF | Combine::MinNumF => from_f64(ty, f64::INFINITY),
+        Combine::MaximumF | Combine::MaxNumF => from_f64(ty, f64::NEG_INFINITY),
+    }
 }
 
 /// One element-wise op at its types, as the launch program and tile programs run it. Operand types are in the variants.

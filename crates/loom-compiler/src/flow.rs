@@ -56,7 +56,10 @@ pub(crate) fn copies(body: &Body) -> Vec<Vec<ValueId>> {
             | Family::End(End::Yield | End::Condition | End::Return)
             | Family::Id(_)
             | Family::Exchange
-            | Family::Meeting => {}
+            | Family::Meeting
+            | Family::Atomic
+            | Family::Exit
+            | Family::Check => {}
         }
     }
     copies

@@ -96,7 +96,6 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
         | OpKind::GatherMask
         | OpKind::Scatter
         | OpKind::ScatterMask
-        | OpKind::Fence
         | OpKind::FragmentLabel(..)
         | OpKind::FragmentLoad(_)
         | OpKind::FragmentStore(_)
@@ -113,7 +112,18 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
         | OpKind::Barrier(_)
         | OpKind::SubgroupShuffle(_)
         | OpKind::SubgroupReduce { .. }
-        | OpKind::WorkgroupReduce(_) => None,
+        | OpKind::SubgroupBroadcast
+        | OpKind::SubgroupBroadcastFirst
+        | OpKind::SubgroupScan { .. }
+        | OpKind::SubgroupBallot
+        | OpKind::SubgroupMatchAny
+        | OpKind::SubgroupMatchAll
+        | OpKind::WorkgroupReduce(_)
+        | OpKind::WorkgroupScan(..)
+        | OpKind::Atomic { .. }
+        | OpKind::Fence { .. }
+        | OpKind::Exit
+        | OpKind::Assert(_) => None,
     }
 }
 

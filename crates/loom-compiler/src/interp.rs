@@ -3,7 +3,7 @@
 //! ```text
 //! workgroup ── items, each with its own values and stack of blocks
 //!    run every item until it ends or meets a barrier or collective
-//!    when all items of the scope stand at the same one: exchange, go on
+//!    then let those go on who stand at the earliest one together: of a subgroup, or of the workgroup
 //! ```
 //!
 //! - Workgroups run in ascending order (x fastest), items in ascending flat id, so a kernel without races has one result.
@@ -11,6 +11,8 @@
 //! - Workgroup memory starts as the byte 0xA5, so that reading what nobody wrote shows.
 //! - Not here: what ops compute on bits (`eval`).
 
+mod atomic;
+mod collective;
 mod fragment;
 mod packed;
 
@@ -20,9 +22,7 @@ use std::rc::Rc;
 use crate::eval;
 use crate::ir::{BlockId, Body, Kernel, Op, ParameterKind, Span, ValueId};
 use crate::launch::Geometry;
-use crate::ops::{
-    BarrierScope, Combine, Convert, End, Family, IdKind, IntPredicate, OpKind, REDUCTION_CHAINS, ShuffleMode, Space,
-};
+use crate::ops::{Convert, End, Family, IdKind, IntPredicate, OpKind, Space};
 use crate::types::{Dim, ScalarType, Type, ViewType};
 
 /// What a launch argument is bound to.
@@ -101,6 +101,26 @@ pub enum Fault {
         /// The op that some arrived at.
         at: Span,
     },
+    /// An atomic access to a cell that does not start at a multiple of its size.
+    #[error("an atomic access to {bytes} bytes at {index} (the access at byte {} of the source)", at.start)]
+    Misaligned {
+        /// The first byte, in the buffer.
+        index: i128,
+        /// Size of the cell.
+        bytes: usize,
+        /// The op.
+        at: Span,
+    },
+    /// A `kernel.assert` that does not hold.
+    #[error("assertion {text:?} (at byte {} of the source) fails for work-item {item:?} of the dispatch", at.start)]
+    Assert {
+        /// As written.
+        text: String,
+        /// The dispatch id.
+        item: [u64; 3],
+        /// The op.
+        at: Span,
+    },
 }
 
 /// Runs `kernel` over every workgroup of `geometry`.
@@ -177,7 +197,10 @@ enum State {
     Ready,
     /// At the barrier or collective that the top frame points at.
     Waiting,
+    /// Ended with the kernel.
     Done,
+    /// Left by `kernel.exit`.
+    Gone,
 }
 
 /// A block being run: the op that owns the block is the one the frame below points at.
@@ -185,6 +208,8 @@ enum State {
 struct Frame {
     block: BlockId,
     at: usize,
+    /// How often the op that owns the block has run it before, since the item came to that op.
+    turn: u64,
 }
 
 struct Item {
@@ -194,6 +219,8 @@ struct Item {
     frames: Vec<Frame>,
     private: HashMap<ValueId, Vec<u8>>,
     state: State,
+    /// Runs the block of a `kernel.exit`.
+    leaving: bool,
 }
 
 struct Machine<'k, 'a, 'b> {
@@ -228,7 +255,7 @@ impl<'k> Machine<'k, '_, '_> {
                     self.run_item(item)?;
                 }
             }
-            if items.iter().all(|item| item.state == State::Done) {
+            if items.iter().all(|item| matches!(item.state, State::Done | State::Gone)) {
                 return Ok(());
             }
             self.meet(&mut items)?;
@@ -244,117 +271,8 @@ impl<'k> Machine<'k, '_, '_> {
                 _ => Slot::Buffer(Root::Argument(at)),
             };
         }
-        let frames = vec![Frame { block: Body::ENTRY, at: 0 }];
-        Item { local, flat, slots, frames, private: HashMap::new(), state: State::Ready }
-    }
-
-    // Meeting points.
-
-    fn waiting_op(&self, item: &Item) -> Option<&'k Op> {
-        let frame = item.frames.last().filter(|_| item.state == State::Waiting)?;
-        self.body().block(frame.block).ops.get(frame.at)
-    }
-
-    /// Lets those go on whose whole scope has arrived.
-    fn meet(&mut self, items: &mut [Item]) -> Result<(), Fault> {
-        let mut progress = false;
-        for group in items.chunks_mut(self.kernel.subgroup_size as usize) {
-            let Some(op) = group.iter().find_map(|item| self.waiting_op(item)) else {
-                continue;
-            };
-            let narrow = matches!(
-                op.kind,
-                OpKind::Barrier(BarrierScope::Subgroup)
-                    | OpKind::SubgroupShuffle(_)
-                    | OpKind::SubgroupReduce { .. }
-                    | OpKind::Mma(_)
-                    | OpKind::FragmentRepack { .. }
-            );
-            if narrow && self.all_at(group, op) {
-                self.exchange(group, op);
-                progress = true;
-            }
-        }
-        if progress {
-            return Ok(());
-        }
-        let Some(op) = items.iter().find_map(|item| self.waiting_op(item)) else {
-            return Ok(());
-        };
-        if matches!(op.kind, OpKind::Barrier(BarrierScope::Workgroup) | OpKind::WorkgroupReduce(_))
-            && self.all_at(items, op)
-        {
-            self.exchange(items, op);
-            return Ok(());
-        }
-        Err(Fault::Diverged { at: op.span })
-    }
-
-    fn all_at(&self, items: &[Item], op: &Op) -> bool {
-        items.iter().all(|item| self.waiting_op(item).is_some_and(|other| std::ptr::eq(other, op)))
-    }
-
-    /// Gives every item of the scope its results and steps over the op.
-    fn exchange(&self, items: &mut [Item], op: &'k Op) {
-        let lanes = |at: usize, operand: usize| items[at].lanes(op.operands[operand]);
-        let results: Vec<Vec<Slot>> = match op.kind {
-            OpKind::SubgroupShuffle(mode) => (0..items.len())
-                .map(|at| {
-                    let (offset, width) = (lanes(at, 1)[0] as u32, lanes(at, 2)[0] as u32);
-                    let source = shuffle_source(mode, at as u32, offset, width, self.kernel.subgroup_size)
-                        .filter(|source| *source < items.len());
-                    let value = items[source.unwrap_or(at)].slot(op.operands[0]);
-                    vec![value, Slot::Scalar(u64::from(source.is_some()))]
-                })
-                .collect(),
-            OpKind::SubgroupReduce { combine, size, stride } => (0..items.len())
-                .map(|at| {
-                    let lane = at as u32;
-                    let base = lane / (size * stride) * (size * stride) + lane % stride;
-                    let members = (0..size).map(|k| (base + k * stride) as usize).filter(|at| *at < items.len());
-                    vec![self.combined(items, op, combine, members)]
-                })
-                .collect(),
-            OpKind::WorkgroupReduce(combine) => {
-                let value = self.combined(items, op, combine, 0..items.len());
-                vec![vec![value]; items.len()]
-            }
-            OpKind::Mma(product) => self.mma(items, op, product),
-            OpKind::FragmentRepack { from, to } => self.repack(items, op, from, to),
-            _ => vec![Vec::new(); items.len()],
-        };
-        for (item, results) in items.iter_mut().zip(results) {
-            for (value, slot) in op.results.iter().zip(results) {
-                item.slots[value.index()] = slot;
-            }
-            if let Some(frame) = item.frames.last_mut() {
-                frame.at += 1;
-            }
-            item.state = State::Ready;
-        }
-    }
-
-    /// The operands of `members` combined in the order of [`OpKind::SubgroupReduce`], lane by lane.
-    fn combined(&self, items: &[Item], op: &Op, combine: Combine, members: impl Iterator<Item = usize>) -> Slot {
-        let ty = self.body().ty(op.operands[0]);
-        let element = ty.element().unwrap_or(ScalarType::I64);
-        let both = |a: Rc<[u64]>, b: Rc<[u64]>| -> Rc<[u64]> {
-            a.iter().zip(b.iter()).map(|(a, b)| eval::binary(combine.binary(), element, *a, *b)).collect()
-        };
-        let either = |a: Option<Rc<[u64]>>, b: Option<Rc<[u64]>>| match (a, b) {
-            (Some(a), Some(b)) => Some(both(a, b)),
-            (one, None) | (None, one) => one,
-        };
-        let mut chains: Vec<Option<Rc<[u64]>>> = vec![None; REDUCTION_CHAINS];
-        for (position, at) in members.enumerate() {
-            let chain = &mut chains[position % REDUCTION_CHAINS];
-            *chain = either(chain.take(), Some(items[at].lanes(op.operands[0])));
-        }
-        while chains.len() > 1 {
-            let upper = chains.split_off(chains.len() / 2);
-            chains = chains.into_iter().zip(upper).map(|(a, b)| either(a, b)).collect();
-        }
-        pack(ty, chains.pop().flatten().unwrap_or_else(|| Rc::from([])))
+        let frames = vec![Frame { block: Body::ENTRY, at: 0, turn: 0 }];
+        Item { local, flat, slots, frames, private: HashMap::new(), state: State::Ready, leaving: false }
     }
 
     // One item.
@@ -377,7 +295,7 @@ impl<'k> Machine<'k, '_, '_> {
                 }
                 Family::Branch(branch) => {
                     let block = op.blocks[branch.block(item.scalar(op.operands[0]))];
-                    item.frames.push(Frame { block, at: 0 });
+                    item.frames.push(Frame { block, at: 0, turn: 0 });
                 }
                 Family::Counted => {
                     let block = op.blocks[0];
@@ -386,7 +304,7 @@ impl<'k> Machine<'k, '_, '_> {
                     if below(body, op, low, item.scalar(op.operands[1])) {
                         item.pass(&op.operands[3..], &arguments[1..]);
                         item.slots[arguments[0].index()] = Slot::Scalar(low);
-                        item.frames.push(Frame { block, at: 0 });
+                        item.frames.push(Frame { block, at: 0, turn: 0 });
                     } else {
                         item.pass(&op.operands[3..], &op.results);
                         item.step_over();
@@ -395,19 +313,40 @@ impl<'k> Machine<'k, '_, '_> {
                 Family::Unbounded => {
                     let block = op.blocks[0];
                     item.pass(&op.operands, &body.block(block).arguments);
-                    item.frames.push(Frame { block, at: 0 });
+                    item.frames.push(Frame { block, at: 0, turn: 0 });
                 }
                 Family::End(End::Yield) => self.yielded(item, op),
                 Family::End(End::Condition) => {
+                    let turn = frame.turn;
                     let Some(owner) = self.leave(item) else { break };
                     if item.scalar(op.operands[0]) == 1 {
                         let block = owner.blocks[1];
                         item.pass(&op.operands[1..], &body.block(block).arguments);
-                        item.frames.push(Frame { block, at: 0 });
+                        item.frames.push(Frame { block, at: 0, turn });
                     } else {
                         item.pass(&op.operands[1..], &owner.results);
                         item.step_over();
                     }
+                }
+                Family::Exit => {
+                    if item.scalar(op.operands[0]) == 1 {
+                        item.leaving = true;
+                        item.frames.push(Frame { block: op.blocks[0], at: 0, turn: 0 });
+                    } else {
+                        item.step_over();
+                    }
+                }
+                Family::Check => {
+                    if let OpKind::Assert(text) = &op.kind
+                        && item.scalar(op.operands[0]) != 1
+                    {
+                        let id = |axis: usize| {
+                            let size = u64::from(self.kernel.workgroup_size[axis]);
+                            u64::from(self.workgroup[axis]) * size + u64::from(item.local[axis])
+                        };
+                        return Err(Fault::Assert { text: text.to_string(), item: [0, 1, 2].map(id), at: op.span });
+                    }
+                    item.step_over();
                 }
                 Family::Constant(_)
                 | Family::Element(_)
@@ -416,6 +355,7 @@ impl<'k> Machine<'k, '_, '_> {
                 | Family::Place
                 | Family::Read
                 | Family::Write
+                | Family::Atomic
                 | Family::ReadLane
                 | Family::WriteLane
                 | Family::Id(_) => {
@@ -427,7 +367,7 @@ impl<'k> Machine<'k, '_, '_> {
                 }
             }
         }
-        item.state = State::Done;
+        item.state = if item.leaving { State::Gone } else { State::Done };
         item.slots = Vec::new();
         Ok(())
     }
@@ -441,6 +381,7 @@ impl<'k> Machine<'k, '_, '_> {
 
     fn yielded(&self, item: &mut Item, op: &Op) {
         let body = self.body();
+        let turn = item.frames.last().map_or(0, |frame| frame.turn) + 1;
         let Some(owner) = self.leave(item) else {
             return;
         };
@@ -454,7 +395,7 @@ impl<'k> Machine<'k, '_, '_> {
                 // A step past the end of the type ends the loop; a step of zero runs into the step limit.
                 if !below(body, owner, next, at) && below(body, owner, next, item.scalar(owner.operands[1])) {
                     item.slots[arguments[0].index()] = Slot::Scalar(next);
-                    item.frames.push(Frame { block, at: 0 });
+                    item.frames.push(Frame { block, at: 0, turn });
                 } else {
                     item.pass(&arguments[1..], &owner.results);
                     item.step_over();
@@ -463,7 +404,7 @@ impl<'k> Machine<'k, '_, '_> {
             OpKind::While => {
                 let block = owner.blocks[0];
                 item.pass(&op.operands, &body.block(block).arguments);
-                item.frames.push(Frame { block, at: 0 });
+                item.frames.push(Frame { block, at: 0, turn });
             }
             _ => {
                 item.pass(&op.operands, &owner.results);
@@ -629,8 +570,6 @@ impl<'k> Machine<'k, '_, '_> {
                 self.scatter(item, op)?;
                 return Ok(Slot::Unset);
             }
-            // Items run one after the other.
-            OpKind::Fence => return Ok(Slot::Unset),
             OpKind::FragmentLabel(..) => operand(0),
             OpKind::FragmentLoad(fragment) => self.fragment_load(item, op, *fragment)?,
             OpKind::FragmentStore(fragment) => {
@@ -638,6 +577,7 @@ impl<'k> Machine<'k, '_, '_> {
                 return Ok(Slot::Unset);
             }
             OpKind::Id(id) => vec![self.id(item, *id)].into(),
+            OpKind::Atomic { .. } => return self.atomic(item, op),
             // Those that `run_item` answers itself.
             OpKind::If
             | OpKind::For
@@ -649,9 +589,20 @@ impl<'k> Machine<'k, '_, '_> {
             | OpKind::Barrier(_)
             | OpKind::SubgroupShuffle(_)
             | OpKind::SubgroupReduce { .. }
+            | OpKind::SubgroupBroadcast
+            | OpKind::SubgroupBroadcastFirst
+            | OpKind::SubgroupScan { .. }
+            | OpKind::SubgroupBallot
+            | OpKind::SubgroupMatchAny
+            | OpKind::SubgroupMatchAll
             | OpKind::WorkgroupReduce(_)
             | OpKind::Mma(_)
-            | OpKind::FragmentRepack { .. } => return Ok(Slot::Unset),
+            | OpKind::FragmentRepack { .. }
+            | OpKind::WorkgroupScan(..)
+            | OpKind::Exit
+            | OpKind::Assert(_) => return Ok(Slot::Unset),
+            // One item runs at a time, and sees what the others did.
+            OpKind::Fence { .. } => return Ok(Slot::Unset),
         };
         Ok(pack(result_ty, lanes))
     }
@@ -900,19 +851,4 @@ fn part_start(
         at = at * extent as usize + index as usize;
     }
     Ok(at * part)
-}
-
-/// The lane read by lane `lane` of a subgroup; `None` if that is not valid.
-fn shuffle_source(mode: ShuffleMode, lane: u32, offset: u32, width: u32, subgroup: u32) -> Option<usize> {
-    if !width.is_power_of_two() || width > subgroup {
-        return None;
-    }
-    let local = lane % width;
-    let source = match mode {
-        ShuffleMode::Xor => Some(local ^ offset),
-        ShuffleMode::Up => local.checked_sub(offset),
-        ShuffleMode::Down => local.checked_add(offset),
-        ShuffleMode::Index => Some(offset),
-    };
-    source.filter(|source| *source < width).map(|source| (lane - local + source) as usize)
 }

@@ -212,10 +212,37 @@ pub struct Kernel {
     pub subgroup_size: u32,
     /// Total bytes of workgroup memory that `Alloca` asks for, each aligned.
     pub workgroup_bytes: u64,
+    /// Where the lines of its source begin.
+    pub lines: Lines,
     /// What every work-item runs.
     pub body: Body,
     /// By [`ValueId`] of the body.
     pub(crate) facts: Vec<Facts>,
+}
+
+/// Where the lines of a source begin, each file's counted from 1.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lines {
+    /// First byte of every line.
+    starts: Vec<u32>,
+    /// First byte of every file but the first.
+    files: Vec<u32>,
+}
+
+impl Lines {
+    /// Those of `source`, in which further files begin at `files`.
+    pub(crate) fn new(source: &str, files: impl Iterator<Item = u32>) -> Self {
+        let breaks = source.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at as u32 + 1);
+        Self { starts: std::iter::once(0).chain(breaks).collect(), files: files.collect() }
+    }
+
+    /// The line that byte `at` is in.
+    pub fn line(&self, at: u32) -> u32 {
+        let upto = |at: u32| self.starts.partition_point(|start| *start <= at);
+        let behind = self.files.partition_point(|file| *file <= at);
+        let file = behind.checked_sub(1).map_or(0, |before| self.files[before]);
+        (upto(at) - upto(file) + 1) as u32
+    }
 }
 
 impl Kernel {

@@ -213,7 +213,10 @@ impl<'a> Run<'a> {
             | Family::End(_)
             | Family::Id(_)
             | Family::Exchange
-            | Family::Meeting => return Ok(()),
+            | Family::Meeting
+            | Family::Atomic
+            | Family::Exit
+            | Family::Check => return Ok(()),
         };
         if let Some(result) = op.result() {
             self.values[result.index()] = value;

@@ -468,6 +468,68 @@ pub enum Space {
     Private,
 }
 
+/// Which values a scan combines for an item: those of the items before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Scan {
+    /// Without the item's own value: the first item gets the identity ([`crate::eval::identity`]).
+    pub exclusive: bool,
+    /// From the last item down, so that items *after* count as before.
+    pub reverse: bool,
+}
+
+/// What an atomic access does to a cell. `old` is what it held, and the result of the op if it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Atomic {
+    /// Nothing: gives `old`. No value.
+    Load,
+    /// Puts the value. No result.
+    Store,
+    /// Puts the value.
+    Exchange,
+    /// Puts `old - value`.
+    SubI,
+    /// Puts `old` combined with the value.
+    Combine(Combine),
+    /// Of (expected, new): puts `new` if `old` has the bits of `expected`.
+    CompareExchange {
+        /// The ordering where the cell keeps what it had.
+        failure: Ordering,
+    },
+}
+
+impl Atomic {
+    /// How many values it takes.
+    pub const fn values(self) -> usize {
+        match self {
+            Self::Load => 0,
+            Self::Store | Self::Exchange | Self::SubI | Self::Combine(_) => 1,
+            Self::CompareExchange { .. } => 2,
+        }
+    }
+}
+
+/// What an atomic access orders. Nothing may be assumed beyond it; a stronger one is always correct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the language's own orderings")]
+pub enum Ordering {
+    Relaxed,
+    Acquire,
+    Release,
+    AcqRel,
+    SeqCst,
+}
+
+/// Who sees what an atomic access orders. A wider scope is always correct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the language's own scopes")]
+pub enum Scope {
+    Thread,
+    Subgroup,
+    Workgroup,
+    Device,
+    System,
+}
+
 /// Who meets at a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BarrierScope {
@@ -608,8 +670,6 @@ pub enum OpKind {
     /// `(value, view, index.., offsets, mask)`: lanes masked off touch no memory.
     ScatterMask,
 
-    /// `()`: what the item wrote before is seen before what it writes after. Nobody is waited for.
-    Fence,
     /// `(view, index..) -> vector`: the lane's part of the tile whose first element is at the indices, rows and columns along
     /// the last two axes. The vector has a lane for each slot; one without data is zero.
     FragmentLoad(Fragment),
@@ -652,8 +712,59 @@ pub enum OpKind {
         /// Distance between the lanes of one cluster, a power of two.
         stride: u32,
     },
+    /// `(value, lane: i32) -> value`: that lane's; unspecified if it does not take part (here: the own).
+    SubgroupBroadcast,
+    /// `(value) -> value`: that of the lowest lane that takes part.
+    SubgroupBroadcastFirst,
+    /// `(value) -> value`: clusters as those of `SubgroupReduce`.
+    SubgroupScan {
+        /// How values combine.
+        combine: Combine,
+        /// Which.
+        scan: Scan,
+        /// Lanes per cluster.
+        size: u32,
+        /// Distance between the lanes of one cluster.
+        stride: u32,
+    },
+    /// `(i1) -> i32 or i64`: bit `l` iff lane `l` takes part and has 1. Of a constant 1 it is the mask of active lanes.
+    SubgroupBallot,
+    /// `(scalar) -> i32 or i64`: bit `l` iff lane `l` takes part and has the same bits.
+    SubgroupMatchAny,
+    /// `(scalar) -> (i32 or i64, i1)`: whether all lanes that take part have the same bits; the mask of these lanes, or 0.
+    SubgroupMatchAll,
     /// `(value) -> value`: over all work-items of the workgroup by flat id, in the order of `SubgroupReduce`.
     WorkgroupReduce(Combine),
+    /// `(value) -> value`: along the work-items of the workgroup by flat id.
+    WorkgroupScan(Combine, Scan),
+
+    /// `(value.., view, index..[, offsets[, mask[, pass]]]) -> () or (old)`: one indivisible access to the element at the
+    /// indices, or, with a vector of offsets, one per lane, ascending, to the element so far along the last axis. Lanes
+    /// masked off touch no memory and give their lane of `pass`. [`Atomic`] says which values there are.
+    Atomic {
+        /// What happens to the cell.
+        atomic: Atomic,
+        /// What it orders.
+        ordering: Ordering,
+        /// Who sees that.
+        scope: Scope,
+        /// Whether there are offsets.
+        gathered: bool,
+        /// Whether there is a mask (and with a result, `pass`).
+        masked: bool,
+    },
+    /// `()`: a memory fence without a meeting.
+    Fence {
+        /// What it orders.
+        ordering: Ordering,
+        /// Who sees that.
+        scope: Scope,
+    },
+    /// `(cond)`, one block ending in `Return`: work-items with a true condition run it and are gone. What follows, barriers
+    /// and collectives included, is for the others alone. Stands in the entry block only.
+    Exit,
+    /// `(cond)`: a false condition ends the launch with a fault of this text.
+    Assert(Box<str>),
     /// `(lhs, rhs, sum) -> sum`: a tile product over the lanes of the subgroup; see [`Product`].
     Mma(Product),
     /// `(vector) -> vector`: the elements of one fragment, laid out as another of the same tile. Slots without data are zero.
@@ -698,10 +809,16 @@ pub enum Family<'a> {
     End(End),
     /// Differs between work-items, without operands.
     Id(IdKind),
-    /// Reads the operands of other work-items of the subgroup.
+    /// Reads the operands of other work-items of the subgroup: of those that run it together.
     Exchange,
     /// Every work-item of a scope arrives before one leaves; whoever else relies on that sees it.
     Meeting,
+    /// Reads and writes memory indivisibly, or orders such accesses; may have a result.
+    Atomic,
+    /// Ends some work-items before the others.
+    Exit,
+    /// Ends the launch where something does not hold.
+    Check,
 }
 
 /// An op of [`Family::Element`].
@@ -775,7 +892,7 @@ impl OpKind {
             Self::Alloca { space, .. } => Family::Scratch(*space),
             Self::Bytes(_) | Self::BufferView | Self::Subview | Self::Refine => Family::Place,
             Self::Load | Self::LoadMask | Self::Gather | Self::GatherMask => Family::Read,
-            Self::Store | Self::StoreMask | Self::Scatter | Self::ScatterMask | Self::Fence => Family::Write,
+            Self::Store | Self::StoreMask | Self::Scatter | Self::ScatterMask => Family::Write,
             Self::FragmentLoad(_) => Family::ReadLane,
             Self::FragmentStore(_) => Family::WriteLane,
             Self::If => Family::Branch(Branch::If),
@@ -786,11 +903,21 @@ impl OpKind {
             Self::Condition => Family::End(End::Condition),
             Self::Return => Family::End(End::Return),
             Self::Id(id) => Family::Id(*id),
-            Self::SubgroupShuffle(_) | Self::SubgroupReduce { .. } | Self::Mma(_) | Self::FragmentRepack { .. } => {
-                Family::Exchange
-            }
+            Self::SubgroupShuffle(_)
+            | Self::SubgroupReduce { .. }
+            | Self::SubgroupBroadcast
+            | Self::SubgroupBroadcastFirst
+            | Self::SubgroupScan { .. }
+            | Self::SubgroupBallot
+            | Self::SubgroupMatchAny
+            | Self::SubgroupMatchAll
+            | Self::Mma(_)
+            | Self::FragmentRepack { .. } => Family::Exchange,
             // A reduction over the workgroup is a barrier as well.
-            Self::Barrier(_) | Self::WorkgroupReduce(_) => Family::Meeting,
+            Self::Barrier(_) | Self::WorkgroupReduce(_) | Self::WorkgroupScan(..) => Family::Meeting,
+            Self::Atomic { .. } | Self::Fence { .. } => Family::Atomic,
+            Self::Exit => Family::Exit,
+            Self::Assert(_) => Family::Check,
         }
     }
 }

@@ -10,7 +10,14 @@ use crate::ops::{Family, OpKind};
 fn has_effect(kind: &OpKind) -> bool {
     match kind.family() {
         // A loop that does not end runs into the step limit, which is an effect.
-        Family::Write | Family::WriteLane | Family::End(_) | Family::Meeting | Family::Unbounded => true,
+        Family::Write
+        | Family::WriteLane
+        | Family::End(_)
+        | Family::Meeting
+        | Family::Unbounded
+        | Family::Atomic
+        | Family::Exit
+        | Family::Check => true,
         Family::Constant(_)
         | Family::Element(_)
         | Family::Vector

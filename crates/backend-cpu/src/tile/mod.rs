@@ -21,6 +21,7 @@ use loom_compiler::tile::CpuImage;
 
 use crate::isa::Isa;
 use std::borrow::Cow;
+use std::fmt;
 
 /// One launch argument.
 #[derive(Clone, Copy, Debug)]
@@ -36,13 +37,38 @@ pub enum Arg {
     Scalar(u64),
 }
 
+/// What a buffer of a program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Memory {
+    /// A launch argument.
+    Argument,
+    /// Scratch of a workgroup.
+    Workgroup,
+    /// Scratch of the work-items.
+    Private,
+    /// Bytes of the program.
+    Constant,
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Argument => "buffer argument",
+            Self::Workgroup => "workgroup buffer",
+            Self::Private => "private buffer",
+            Self::Constant => "constant buffer",
+        })
+    }
+}
+
 /// Why a launch stopped before its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
     /// An access outside of its buffer.
     #[error(
-        "kernel `{kernel}`: {op} at byte {at} of the source touches bytes {index}..{} of buffer argument {buffer}, which has {limit} bytes",
+        "kernel `{kernel}`: {op} at byte {at} (line {line}) of the source touches bytes {index}..{} of {memory} {buffer}, which has {limit} bytes",
         i128::from(*index) + *bytes as i128
     )]
     OutOfBounds {
@@ -50,26 +76,73 @@ pub enum Fault {
         kernel: String,
         /// The op's spelling.
         op: Cow<'static, str>,
-        /// Where it was written.
+        /// Where it was written: the byte in the source.
         at: u32,
-        /// The first byte that was asked for, as a signed offset.
+        /// And the line, from 1.
+        line: u32,
+        /// The first byte that was asked for, as a signed offset from the start of what the item may touch.
         index: i64,
         /// How many were asked for: the elements that lie side by side of all items that run together, or one.
         bytes: usize,
+        /// What the buffer is.
+        memory: Memory,
         /// Position of the buffer among the program's: launch arguments first.
         buffer: u32,
-        /// Length of the buffer in bytes.
+        /// How many bytes the item may touch: the buffer's, the workgroup's part of it, or the item's.
         limit: usize,
     },
+    /// An atomic access to a cell that does not start at a multiple of its size.
+    #[error(
+        "kernel `{kernel}`: {op} at byte {at} (line {line}) of the source touches byte {index} of {memory} {buffer}: not on a boundary of its {bytes} bytes"
+    )]
+    Misaligned {
+        /// The kernel's export name.
+        kernel: String,
+        /// The op's spelling.
+        op: Cow<'static, str>,
+        /// Where it was written: the byte in the source.
+        at: u32,
+        /// And the line, from 1.
+        line: u32,
+        /// The first byte of the cell, from the buffer's.
+        index: i64,
+        /// Size of the cell.
+        bytes: usize,
+        /// What the buffer is.
+        memory: Memory,
+        /// Position of the buffer among the program's: launch arguments first.
+        buffer: u32,
+    },
+    /// A `kernel.assert` that does not hold.
+    #[error(
+        "kernel `{kernel}`: kernel.assert {text:?} at byte {at} (line {line}) of the source fails for work-item ({}, {}, {}) of the dispatch",
+        item[0], item[1], item[2]
+    )]
+    Assert {
+        /// The kernel's export name.
+        kernel: String,
+        /// As written; empty without a text.
+        text: String,
+        /// Where it was written: the byte in the source.
+        at: u32,
+        /// And the line, from 1.
+        line: u32,
+        /// The first work-item of those that ran together: its dispatch id.
+        item: [u64; 3],
+    },
     /// More turns of loops than the budget.
-    #[error("kernel `{kernel}`: {op} at byte {at} of the source is still running after {limit} turns of loops")]
+    #[error(
+        "kernel `{kernel}`: {op} at byte {at} (line {line}) of the source is still running after {limit} turns of loops"
+    )]
     Steps {
         /// The kernel's export name.
         kernel: String,
         /// The loop's spelling.
         op: Cow<'static, str>,
-        /// Where it was written.
+        /// Where it was written: the byte in the source.
         at: u32,
+        /// And the line, from 1.
+        line: u32,
         /// The budget.
         limit: u64,
     },
@@ -136,7 +209,8 @@ impl TileScratch {
 /// # Safety
 ///
 /// Each buffer argument is valid for reading and writing `len` bytes until the call returns (for reading only, if the
-/// kernel has no store to it), and no other thread writes to it, or reads what the kernel writes, in the meantime. Buffers
+/// kernel has no store to it), and no other thread writes to it, or reads what the kernel writes, in the meantime, but
+/// by atomic accesses to what the kernel accesses by such only. Buffers
 /// may overlap: accesses are made through raw pointers.
 pub unsafe fn run(image: &CpuImage, geometry: &Geometry, args: &[Arg], scratch: &mut TileScratch) -> Result<(), Fault> {
     check(image, geometry, args)?;

@@ -6,6 +6,7 @@
 //! - Not here: the loops (`kernels`), memory (`access`), who goes on (`split`), and what items tell each other (`between`, and `fragment` of tile products).
 
 mod access;
+mod atomic;
 mod between;
 mod fragment;
 mod split;
@@ -15,7 +16,8 @@ use std::ptr;
 use loom_compiler::launch::Geometry;
 use loom_compiler::ops::Binary;
 use loom_compiler::tile::{
-    Affine, Block, Buffer, Builtin, CpuImage, Inst, Op, Program, Reg, ScalarInst, Shape, SiteId, Slot, Source, Target,
+    Affine, Block, Buffer, Builtin, Condition, CpuImage, Inst, Op, Program, Reg, ScalarInst, Shape, SiteId, Slot,
+    Source, Target,
 };
 use loom_compiler::types::ScalarType;
 
@@ -36,6 +38,20 @@ const MAX_LOCAL_BYTES: u64 = 256 << 20;
 struct Binding {
     ptr: *mut u8,
     len: usize,
+    /// Bytes of each owner's part; without owners, all.
+    part: usize,
+    owner: Owner,
+}
+
+/// Whose the parts of a buffer are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// Everybody may touch all of it.
+    Launch,
+    /// Each segment of the tile has a part.
+    Segment,
+    /// Each item of the tile has a part.
+    Item,
 }
 
 // SAFETY: bindings are written and followed within one `launch`, on one thread; between launches nobody reads them.
@@ -142,8 +158,8 @@ pub(super) unsafe fn launch(
     state.frame.reserve(program.frame_bytes as usize);
     state.staging.reserve(4 * 8 * capacity);
     let groups_per_tile = match program.shape {
-        Shape::Groups => (capacity as u64 / sx).max(1),
-        Shape::Line { .. } | Shape::Rows | Shape::Group => 1,
+        Shape::Groups if program.many_segments => (capacity as u64 / sx).max(1),
+        Shape::Groups | Shape::Line { .. } | Shape::Rows | Shape::Group => 1,
     };
     let local = bind(image, program, args, &mut state.buffers, &mut state.local, groups_per_tile)?;
     let mut run = Run {
@@ -157,6 +173,7 @@ pub(super) unsafe fn launch(
         masks: &mut state.masks,
         depth: 0,
         width: 1,
+        place: Place { at: 0, row: 1, group: [0; 3] },
         steps: 0,
         tiles: 0,
         step_limit,
@@ -205,15 +222,20 @@ fn bind(
     for buffer in &program.buffers {
         buffers.push(match *buffer {
             Buffer::Argument(argument) => match args.get(argument as usize) {
-                Some(&Arg::Buffer { ptr, len }) => Binding { ptr, len },
-                Some(Arg::Scalar(_)) | None => Binding { ptr: ptr::null_mut(), len: 0 },
+                Some(&Arg::Buffer { ptr, len }) => Binding { ptr, len, part: len, owner: Owner::Launch },
+                Some(Arg::Scalar(_)) | None => Binding { ptr: ptr::null_mut(), len: 0, part: 0, owner: Owner::Launch },
             },
             Buffer::Workgroup { .. } | Buffer::Private { .. } => {
                 let len = size(buffer) as usize;
                 // SAFETY: `at + len <= total`, which is reserved.
                 let ptr = unsafe { memory.as_mut_ptr().add(at) };
                 at += len.next_multiple_of(64);
-                Binding { ptr, len }
+                let (owner, part) = match *buffer {
+                    Buffer::Private { bytes } => (Owner::Item, bytes as usize),
+                    Buffer::Workgroup { bytes } if groups_per_tile > 1 => (Owner::Segment, bytes as usize),
+                    Buffer::Workgroup { .. } | Buffer::Constant { .. } | Buffer::Argument(_) => (Owner::Launch, len),
+                };
+                Binding { ptr, len, part, owner }
             }
             Buffer::Constant { .. } => Binding { ptr: ptr::null_mut(), len: 0 },
         });
@@ -264,6 +286,7 @@ struct Run<'a> {
     depth: usize,
     /// Items per segment of the tile at hand.
     width: usize,
+    place: Place,
     /// Turns of loops so far.
     steps: u64,
     /// Tiles so far: a kernel with no loop takes time too.
@@ -271,6 +294,17 @@ struct Run<'a> {
     step_limit: u64,
     /// Whether memory is fetched ahead: a launch of few items finds it in a cache.
     ahead: bool,
+}
+
+/// Which of the launch's items a tile has.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Position of item 0 among those of the line.
+    at: u64,
+    /// Segment length of the launch.
+    row: u64,
+    /// The workgroup, as far as it is the same for the line.
+    group: [u64; 3],
 }
 
 /// Work-items from which on a launch is taken to run over more memory than the second-level cache holds.
@@ -316,6 +350,7 @@ impl Run<'_> {
                 };
             }
             self.width = width as usize;
+            self.place = Place { at, row: segment_width, group };
             if local.1 > 0 {
                 // SAFETY: `local` are the reserved bytes of scratch memory.
                 unsafe { ptr::write_bytes(local.0, 0, local.1) };
@@ -420,6 +455,25 @@ impl Run<'_> {
                         let width = self.source(*width, ScalarType::I32, exec, 1)?;
                         self.shuffle(*mode, *ty, [*to, *valid, *from], offset, width, exec);
                     }
+                    Inst::Scan { combine, scan, ty, to, from, group } => {
+                        self.scan(*combine, *scan, *ty, [*to, *from], *group, exec);
+                    }
+                    Inst::Broadcast { ty, to, from, lane } => {
+                        let lane = match lane {
+                            Some(lane) => Some(self.source(*lane, ScalarType::I32, exec, 0)?),
+                            None => None,
+                        };
+                        self.broadcast(*ty, [*to, *from], lane, exec);
+                    }
+                    Inst::Ballot { ty, to, from } => {
+                        let from = self.source(*from, ScalarType::I1, exec, 0)?;
+                        self.ballot(*ty, *to, from, exec);
+                    }
+                    Inst::Match { ty, from, mask, to, all } => self.matching(*ty, *from, *mask, *to, *all, exec),
+                    Inst::Atomic { atomic, ty, to, from, access } => {
+                        self.atomic(*atomic, *ty, *to, from, *access, exec)?;
+                    }
+                    Inst::Assert { condition, text, site } => self.assert(*condition, text, *site, exec)?,
                     Inst::FragmentLoad(access) => self.fragment_load(access, exec)?,
                     Inst::FragmentStore(access) => self.fragment_store(access, exec)?,
                     Inst::Mma(inst) => self.mma(inst, exec)?,
@@ -428,6 +482,37 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A fault, if the condition is false for an active item.
+    unsafe fn assert(&mut self, condition: Condition, text: &str, site: SiteId, exec: Exec) -> Result<(), Stop> {
+        let depth = self.depth;
+        // SAFETY: as the caller's.
+        let no = unsafe { self.split(condition, exec, true) }.1;
+        self.depth = depth;
+        // SAFETY: the mask covers the tile.
+        let first = (no.lo..no.hi).find(|&i| no.mask.is_null() || unsafe { *no.mask.add(i) } != 0);
+        first.map_or(Ok(()), |item| {
+            Err(Box::new(Fault::Assert {
+                kernel: self.name.to_owned(),
+                text: text.to_owned(),
+                at: self.program.sites[site.0 as usize].span.start,
+                line: self.program.sites[site.0 as usize].line,
+                item: self.dispatch_id(item as u64),
+            }))
+        })
+    }
+
+    /// The dispatch id of item `i` of the tile.
+    fn dispatch_id(&self, i: u64) -> [u64; 3] {
+        let Place { at, row, group: [x, y, z] } = self.place;
+        let [sx, sy, sz] = self.program.workgroup_size.map(u64::from);
+        let at = at + i;
+        match self.program.shape {
+            Shape::Line { .. } | Shape::Groups => [at, y * sy, z * sz],
+            Shape::Rows => [at % row.max(1), at / row.max(1), z * sz],
+            Shape::Group => [x * sx + at % sx, y * sy + at / sx % sy, z * sz + at / (sx * sy)],
+        }
     }
 
     fn step(&mut self, site: SiteId) -> Result<(), Stop> {
@@ -440,6 +525,7 @@ impl Run<'_> {
             kernel: self.name.to_owned(),
             op: site.op.clone(),
             at: site.span.start,
+            line: site.line,
             limit: self.step_limit,
         }))
     }

@@ -27,6 +27,8 @@ pub(super) enum Terminator {
     FuncReturn,
     TemplateReturn,
     KernelReturn,
+    /// As `KernelReturn`, and may be left out.
+    Exit,
     LaunchConfig,
     CommandReturn,
     CommandYield,
@@ -50,7 +52,7 @@ impl Terminator {
             Self::Condition => "scf.condition",
             Self::FuncReturn => "func.return",
             Self::TemplateReturn => "template.return",
-            Self::KernelReturn => "kernel.return",
+            Self::KernelReturn | Self::Exit => "kernel.return",
             Self::LaunchConfig => "kernel.launch.config",
             Self::CommandReturn => "command.return",
             Self::CommandYield => "command.yield",
@@ -100,7 +102,7 @@ impl<'m> Builder<'m> {
                 continue;
             };
             let mut reader = self.reader(op);
-            if found != ends {
+            if found.name() != ends.name() {
                 return refuse(reader.span(), format!("this region ends in `{}`, found `{name}`", ends.name()));
             }
             if let Some(after) = block.ops.get(at + 1) {
@@ -119,13 +121,13 @@ impl<'m> Builder<'m> {
                         _ => refuse(reader.span(), "`scf.condition` takes an i1 first"),
                     }
                 }
-                Terminator::KernelReturn | Terminator::CommandReturn | Terminator::CommandYield => {
+                Terminator::KernelReturn | Terminator::Exit | Terminator::CommandReturn | Terminator::CommandYield => {
                     reader.end().map(|()| Vec::new())
                 }
                 Terminator::LaunchConfig => self.launch_config(&mut reader),
             };
         }
-        if matches!(ends, Terminator::Yield | Terminator::CommandYield) {
+        if matches!(ends, Terminator::Yield | Terminator::Exit | Terminator::CommandYield) {
             return Ok(Vec::new());
         }
         refuse(close, format!("this region must end in `{}`", ends.name()))

@@ -242,9 +242,10 @@ fn float_predicate(word: &str) -> Option<FloatPredicate> {
     })
 }
 
-const FLAGS: &str = "a flag: reassoc, nnan, ninf, nsz, arcp, contract, afn, fast (floats), nsw, nuw (integers)";
+pub(super) const FLAGS: &str =
+    "a flag: reassoc, nnan, ninf, nsz, arcp, contract, afn, fast (floats), nsw, nuw (integers)";
 
-fn flag(word: &str) -> Option<Flags> {
+pub(super) fn flag(word: &str) -> Option<Flags> {
     Some(match word {
         "reassoc" => Flags::REASSOC,
         "nnan" => Flags::NNAN,

@@ -13,10 +13,6 @@ use super::element::with_element;
 use super::names::Binding;
 use super::{Builder, one};
 
-/// Scopes and orderings of fences.
-const SCOPES: [&str; 5] = ["thread", "subgroup", "workgroup", "device", "system"];
-const ORDERINGS: [&str; 4] = ["acquire", "release", "acq_rel", "seq_cst"];
-
 /// What follows the view and its origin in the memory forms of this file.
 struct Rest {
     offsets: Option<(ValueId, Span)>,
@@ -306,19 +302,6 @@ impl<'m> Builder<'m> {
         let mut results = one(round_up(self, end, largest));
         results.extend(starts.into_iter().map(Binding::Value));
         Ok(results)
-    }
-
-    /// `buffer.fence scope(s) ordering(o)`.
-    pub(super) fn fence(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
-        for (word, legal) in [("scope", &SCOPES[..]), ("ordering", &ORDERINGS[..])] {
-            reader.expect_word(word)?;
-            reader.expect(Kind::ParenOpen)?;
-            reader.choose(&format!("one of {}", legal.join(", ")), |word| legal.contains(&word).then_some(()))?;
-            reader.expect(Kind::ParenClose)?;
-        }
-        reader.end()?;
-        self.push(OpKind::Fence, &[], Vec::new(), Vec::new());
-        Ok(Vec::new())
     }
 
     /// Byte-level ops of host programs.

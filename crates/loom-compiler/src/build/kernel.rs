@@ -1,12 +1,11 @@
 //! `kernel.def`: the launch region, then the body; and the ops that only a kernel has.
 
 use crate::diag::{Built, refuse};
-use crate::eval;
 use crate::flow;
-use crate::ir::{Kernel, MAX_WORKGROUP_ITEMS, Parameter, ParameterKind, SourceDigest, Span, ValueId};
+use crate::ir::{Kernel, Lines, MAX_WORKGROUP_ITEMS, Parameter, ParameterKind, SourceDigest, Span, ValueId};
 use crate::launch::LaunchProgram;
 use crate::lex::Kind;
-use crate::ops::{Axis, BarrierScope, IdKind, OpKind, SUBGROUP_SIZE, SUBGROUP_SIZES, ShuffleMode};
+use crate::ops::{Axis, BarrierScope, IdKind, OpKind, SUBGROUP_SIZE, SUBGROUP_SIZES};
 use crate::reader::{Attribute, Reader};
 use crate::simplify;
 use crate::syntax;
@@ -14,15 +13,17 @@ use crate::types::{ScalarType, Type};
 
 use super::control::Terminator;
 use super::names::Binding;
-use super::vector::{COMBINES, combine};
 use super::{Builder, MAX_OPS, Mode, Place, one};
+
+/// The most workgroups of a cluster along one axis.
+const MAX_CLUSTER_WORKGROUPS: u64 = 1024;
 
 /// The most arguments of one signature.
 const MAX_PARAMETERS: usize = 256;
 
-const AXES: &str = "an axis: x, y or z";
+pub(super) const AXES: &str = "an axis: x, y or z";
 
-fn axis(word: &str) -> Option<Axis> {
+pub(super) fn axis(word: &str) -> Option<Axis> {
     Some(match word {
         "x" => Axis::X,
         "y" => Axis::Y,
@@ -99,6 +100,8 @@ impl<'m> Builder<'m> {
             self.workgroups = [None; 3];
             self.target = None;
             self.subgroup_size = size;
+            self.cluster_size = [1; 3];
+            self.in_kernel = false;
             let built = self.isolated(|builder| builder.function_body(op, span, None));
             if let Err(refusal) = built {
                 self.report(refusal);
@@ -131,6 +134,8 @@ impl<'m> Builder<'m> {
         self.built = 0;
         self.workgroup_size = None;
         self.subgroup_size = SUBGROUP_SIZE;
+        self.cluster_size = [1; 3];
+        self.in_kernel = true;
         self.workgroup_bytes = 0;
         self.private_bytes = 0;
         self.target = self.module.target_of(op);
@@ -205,7 +210,19 @@ impl<'m> Builder<'m> {
             Mode::Specialise => self.module.digest(op, self.config),
             Mode::Verify => SourceDigest([0; 32]),
         };
-        Ok(Kernel { name, source, parameters, launch, workgroup_size, subgroup_size, workgroup_bytes: 0, body, facts })
+        let lines = Lines::new(&self.module.source, self.module.files.iter().map(|file| file.start));
+        Ok(Kernel {
+            name,
+            source,
+            parameters,
+            launch,
+            workgroup_size,
+            subgroup_size,
+            workgroup_bytes: 0,
+            lines,
+            body,
+            facts,
+        })
     }
 
     /// `[retain] [target(@t)] [export("name")] [linkage(..)] @sym`: the kernel's name.
@@ -279,8 +296,15 @@ impl<'m> Builder<'m> {
                 let span = reader.here();
                 let value = self.bound(reader, ScalarType::Index)?;
                 self.require(reader, value, span, ScalarType::Index)?;
-                if optional && self.constant_of(value).is_some_and(|size| size != 1) {
-                    return refuse(span, "clusters of several workgroups are not compiled here");
+                if optional {
+                    match (self.constant_of(value), self.mode) {
+                        (Some(size @ 1..=MAX_CLUSTER_WORKGROUPS), _) => self.cluster_size[at] = size as u32,
+                        (None, Mode::Verify) => {}
+                        _ => {
+                            let message = format!("a cluster size is a constant from 1 to {MAX_CLUSTER_WORKGROUPS}");
+                            return refuse(span, message);
+                        }
+                    }
                 }
                 values.push(value);
             }
@@ -356,30 +380,30 @@ impl<'m> Builder<'m> {
                 Ok(one(self.known_index(items.map(|items| items.div_ceil(self.subgroup_size)))))
             }
             "barrier" => self.barrier(reader),
-            "subgroup.shuffle" => self.shuffle(reader),
-            "subgroup.reduce" => self.subgroup_reduce(reader),
-            "workgroup.reduce" => {
-                let kind = self.keyword_and_flags(reader, COMBINES, combine)?;
-                let span = reader.here();
-                let value = self.operand(reader)?;
-                reader.expect(Kind::Colon)?;
-                self.typed(reader, value)?;
-                reader.end()?;
-                let element = self.check_exchanged(reader, value, span)?;
-                self.check_combine(reader, kind, element, span)?;
-                let ty = self.ty(value).clone();
-                Ok(one(self.emit_here(OpKind::WorkgroupReduce(kind), &[value], ty)))
+            "exit" => self.exit(reader),
+            "assert" => self.assert(reader),
+            _ => {
+                if let Some(results) = self.collective_op(reader, op)? {
+                    return Ok(results);
+                }
+                if let Some(results) = self.async_op(reader, op)? {
+                    return Ok(results);
+                }
+                self.unknown(
+                    reader,
+                    "kernel.workitem.id, workitem.dispatch.id, workgroup.id, workgroup.size, workgroup.count, subgroup.id, \
+                     subgroup.count, subgroup.size, subgroup.lane.id, barrier, subgroup.shuffle, subgroup.broadcast, \
+                     subgroup.broadcast.first, subgroup.reduce, subgroup.scan, subgroup.vote.any, subgroup.vote.all, \
+                     subgroup.vote.ballot, subgroup.active.mask, subgroup.match.any, subgroup.match.all, \
+                     workgroup.reduce, workgroup.scan, workgroup.vote.any, workgroup.vote.all, workgroup.vote.count, \
+                     cluster.id, cluster.size, cluster.count, cluster.workgroup.id, cluster.workgroup.flat_id, exit, \
+                     assert, async.copy, async.copy.mask, async.group, async.wait, return",
+                )
             }
-            _ => self.unknown(
-                reader,
-                "kernel.workitem.id, workitem.dispatch.id, workgroup.id, workgroup.size, workgroup.count, subgroup.id, \
-                 subgroup.count, subgroup.size, subgroup.lane.id, barrier, subgroup.shuffle, subgroup.reduce, \
-                 workgroup.reduce, return",
-            ),
         }
     }
 
-    fn index_type(&mut self, reader: &mut Reader<'m>) -> Built<()> {
+    pub(super) fn index_type(&mut self, reader: &mut Reader<'m>) -> Built<()> {
         reader.expect(Kind::Colon)?;
         let span = reader.here();
         if self.plain_type(reader)? != Type::Scalar(ScalarType::Index) {
@@ -468,76 +492,6 @@ impl<'m> Builder<'m> {
         };
         self.push(OpKind::Barrier(scope), &[], Vec::new(), Vec::new());
         Ok(Vec::new())
-    }
-
-    /// `<mode> %v, %off, %width : T, i32, i32`.
-    fn shuffle(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
-        let mode = reader.keyword("one of xor, up, down, index", |word| match word {
-            "xor" => Some(ShuffleMode::Xor),
-            "up" => Some(ShuffleMode::Up),
-            "down" => Some(ShuffleMode::Down),
-            "index" => Some(ShuffleMode::Index),
-            _ => None,
-        })?;
-        let span = reader.here();
-        let value = self.operand(reader)?;
-        let mut operands = vec![value];
-        for _ in 0..2 {
-            reader.expect(Kind::Comma)?;
-            let span = reader.here();
-            let operand = self.operand(reader)?;
-            self.require(reader, operand, span, ScalarType::I32)?;
-            operands.push(operand);
-        }
-        reader.expect(Kind::Colon)?;
-        self.all_typed(reader, operands.iter().copied())?;
-        reader.end()?;
-        self.check_exchanged(reader, value, span)?;
-        if let Some(width) = self.constant_of(operands[2])
-            && (!width.is_power_of_two() || width > u64::from(self.subgroup_size))
-        {
-            let message = format!(
-                "a shuffle's width divides {}, found {}",
-                self.subgroup_size,
-                eval::signed(ScalarType::I32, width)
-            );
-            return refuse(span, message);
-        }
-        let ty = self.ty(value).clone();
-        let results = vec![self.new_value(ty), self.new_value(Type::Scalar(ScalarType::I1))];
-        self.push(OpKind::SubgroupShuffle(mode), &operands, results.clone(), Vec::new());
-        Ok(results.into_iter().map(Binding::Value).collect())
-    }
-
-    /// `<kind> %v [{cluster_size = 8[, cluster_stride = 1]}] : T`.
-    fn subgroup_reduce(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
-        let combine = self.keyword_and_flags(reader, COMBINES, combine)?;
-        let span = reader.here();
-        let value = self.operand(reader)?;
-        let subgroup = self.subgroup_size;
-        let (mut size, mut stride) = (subgroup, 1);
-        for entry in reader.dictionary()? {
-            let number = match (&entry.value, entry.key) {
-                (Attribute::Int(number), "cluster_size" | "cluster_stride") => u32::try_from(*number).ok(),
-                _ => None,
-            };
-            let Some(number) = number.filter(|number| number.is_power_of_two() && *number <= subgroup) else {
-                let message =
-                    format!("legal here: `cluster_size` and `cluster_stride`, powers of two up to {subgroup}");
-                return refuse(entry.span, message);
-            };
-            if entry.key == "cluster_size" { size = number } else { stride = number }
-        }
-        reader.expect(Kind::Colon)?;
-        self.typed(reader, value)?;
-        reader.end()?;
-        if size * stride > subgroup {
-            return refuse(span, format!("{size} lanes at a distance of {stride} do not fit a subgroup of {subgroup}"));
-        }
-        let element = self.check_exchanged(reader, value, span)?;
-        self.check_combine(reader, combine, element, span)?;
-        let ty = self.ty(value).clone();
-        Ok(one(self.emit_here(OpKind::SubgroupReduce { combine, size, stride }, &[value], ty)))
     }
 }
 

@@ -18,10 +18,11 @@ const MAX_WORKGROUP_BYTES: u64 = 1 << 20;
 const MAX_PRIVATE_BYTES: u64 = 1 << 16;
 
 /// The memory spaces of the language.
-const SPACES: [&str; 8] = ["unknown", "global", "workgroup", "private", "constant", "host", "descriptor", "generic"];
+pub(super) const SPACES: [&str; 8] =
+    ["unknown", "global", "workgroup", "private", "constant", "host", "descriptor", "generic"];
 
 /// Attributes that only hint at caches; any value is accepted.
-const CACHE_KEYS: [&str; 2] = ["cache_scope", "cache_temporal"];
+pub(super) const CACHE_KEYS: [&str; 2] = ["cache_scope", "cache_temporal"];
 
 fn is_space(entry: &Entry<'_>) -> bool {
     matches!(&entry.value, Attribute::Word(word) if SPACES.contains(word))
@@ -251,7 +252,14 @@ impl<'m> Builder<'m> {
                 reader.end()?;
                 Ok(Vec::new())
             }
-            _ => self.unknown(reader, "view.load, store, subview, refine, prefetch"),
+            "atomic.load" | "atomic.store" | "atomic.reduce" | "atomic.rmw" | "atomic.cmpxchg" => {
+                self.atomic(reader, op, false)
+            }
+            _ => self.unknown(
+                reader,
+                "view.load, store, subview, refine, prefetch, atomic.load, atomic.store, atomic.reduce, atomic.rmw, \
+                 atomic.cmpxchg",
+            ),
         }
     }
 

@@ -14,16 +14,20 @@
 //! - In [`Mode::Verify`] config values are unknown and both branches of every `scf.if` are built; the body is thrown away.
 //! - Not here: what is foldable (`fold`), what is dead (`simplify`).
 
+mod atomic;
 mod check;
+mod collective;
 mod command;
 mod config;
 mod control;
+mod copy;
 mod element;
 mod encoding;
 mod fragment;
 mod gather;
 mod global;
 mod kernel;
+mod leave;
 mod memory;
 mod names;
 mod packed;
@@ -125,6 +129,10 @@ pub(crate) struct Builder<'m> {
     workgroups: [Option<u32>; 3],
     /// Work-items per subgroup of the kernel being built.
     subgroup_size: u32,
+    /// Workgroups per cluster of the kernel being built.
+    cluster_size: [u32; 3],
+    /// Whether it is a kernel that is built, not a function on its own.
+    in_kernel: bool,
     workgroup_bytes: u64,
     private_bytes: u64,
     /// The op being built.
@@ -161,6 +169,8 @@ impl<'m> Builder<'m> {
             workgroups: [None; 3],
             workgroup_size: None,
             subgroup_size: SUBGROUP_SIZE,
+            cluster_size: [1; 3],
+            in_kernel: false,
             workgroup_bytes: 0,
             private_bytes: 0,
             span: Span::default(),
@@ -338,6 +348,9 @@ impl<'m> Builder<'m> {
         match self.names.get(name) {
             Some(Binding::Value(value)) => Ok(*value),
             Some(Binding::Reported) => Err(Refusal::Reported),
+            Some(Binding::Async(_)) => {
+                refuse(span, format!("`%{name}` is a token of asynchronous copies; only kernel.async ops take it"))
+            }
             Some(Binding::Layout(_) | Binding::Encoding(_)) => {
                 refuse(span, format!("`%{name}` is a layout or encoding; expected a scalar, vector, buffer or view"))
             }

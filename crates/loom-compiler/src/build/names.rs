@@ -20,6 +20,15 @@ pub(crate) enum Layout {
     Strided(Vec<Dim>),
 }
 
+/// What stands for copies that have ended already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Async {
+    /// `kernel.async.token`.
+    Token,
+    /// `kernel.async.group`.
+    Group,
+}
+
 /// What only a check has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Host {
@@ -32,6 +41,8 @@ pub(crate) enum Host {
 pub(crate) enum Binding {
     Value(ValueId),
     Layout(Layout),
+    /// A token of an asynchronous copy, or a group of such.
+    Async(Async),
     Encoding(Rc<Encoding>),
     Host(Host),
     /// Its definition was refused, and that was reported.
@@ -63,6 +74,11 @@ impl<'m> Names<'m> {
         let hidden = self.bindings.insert(name, (binding, self.region));
         self.log.push((name, hidden));
         true
+    }
+
+    /// How many regions are open.
+    pub(crate) fn depth(&self) -> usize {
+        self.region
     }
 
     pub(crate) fn enter(&mut self) -> Mark {

@@ -221,7 +221,9 @@ impl<'m> Builder<'m> {
             Some(Binding::Layout(layout)) => Ok(layout.clone()),
             Some(Binding::Encoding(encoding)) => Ok(encoding.layout()),
             Some(Binding::Reported) => Err(crate::diag::Refusal::Reported),
-            Some(Binding::Value(_) | Binding::Host(_)) => refuse(span, format!("`%{name}` is not a layout")),
+            Some(Binding::Value(_) | Binding::Async(_) | Binding::Host(_)) => {
+                refuse(span, format!("`%{name}` is not a layout"))
+            }
             None => refuse(span, format!("`%{name}` is not defined here")),
         }
     }

@@ -95,6 +95,9 @@ impl<'m> Builder<'m> {
             "store.compress" => self.store_compress(reader),
             "load.mask" => self.load_mask(reader),
             "store.mask" => self.store_mask(reader),
+            "atomic.reduce" | "atomic.reduce.mask" | "atomic.rmw" | "atomic.rmw.mask" | "atomic.cmpxchg" => {
+                self.atomic(reader, op, true)
+            }
             "slice" | "concat" | "broadcast" | "transpose" | "shuffle" | "interleave" | "deinterleave" => {
                 self.move_lanes(reader, op)
             }
@@ -118,7 +121,8 @@ impl<'m> Builder<'m> {
                          bitunpacku, bitunpacks, table.lookup, table.quantize, decode, encode, load, store, load.mask, \
                          store.mask, load.expand, store.compress, gather, gather.mask, scatter, scatter.mask, slice, concat, \
                          broadcast, transpose, shuffle, interleave, deinterleave, fragment, fragment.load, fragment.store, \
-                         fragment.repack, mma",
+                         fragment.repack, mma, atomic.reduce, atomic.reduce.mask, atomic.rmw, atomic.rmw.mask, \
+                         atomic.cmpxchg",
                     ),
                 }
             }

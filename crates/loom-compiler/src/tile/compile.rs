@@ -13,6 +13,8 @@
 //! - Not here: which values are uniform (`uniform`), where registers lie (`frame`); and, in modules of this one, words and
 //!   affine arithmetic, memory, control flow, and what decides the shape of tiles.
 
+mod atomic;
+mod collective;
 mod control;
 mod fragment;
 mod lines;
@@ -281,7 +283,7 @@ impl<'a> Compiler<'a> {
 
     /// The finished program, and whether one segment a tile would have kept more values uniform.
     fn run(mut self) -> Result<(Program, bool)> {
-        self.body_block(Body::ENTRY, |_| Ok(()))?;
+        self.entry(0)?;
         self.program.frame_bytes = self.frame.bytes();
         self.program.constants = self.constants.iter().map(|(&bits, &slot)| (slot, bits)).collect();
         Ok((self.program, self.lost))
@@ -309,7 +311,8 @@ impl<'a> Compiler<'a> {
     }
 
     fn site(&mut self, op: &'static str) -> SiteId {
-        self.program.sites.push(Site { op: op.into(), span: self.span });
+        let line = self.kernel.lines.line(self.span.start);
+        self.program.sites.push(Site { op: op.into(), span: self.span, line });
         SiteId(self.program.sites.len() as u32 - 1)
     }
 
@@ -646,7 +649,6 @@ impl<'a> Compiler<'a> {
             OpKind::StoreMask => self.store_mask(op),
             OpKind::Gather | OpKind::GatherMask => self.gather(op),
             OpKind::Scatter | OpKind::ScatterMask => self.scatter(op),
-            OpKind::Fence => self.emit(Inst::Fence),
             OpKind::BufferLength => self.buffer_length(op),
             OpKind::If => {
                 let condition = self.lane(op.operands[0])?;
@@ -700,6 +702,18 @@ impl<'a> Compiler<'a> {
                 self.reduce(op, *combine, Group::Lanes { size: *size, stride: *stride })
             }
             OpKind::WorkgroupReduce(combine) => self.reduce(op, *combine, Group::Workgroup),
+            OpKind::SubgroupScan { combine, scan, size, stride } => {
+                self.scan(op, *combine, *scan, Group::Lanes { size: *size, stride: *stride })
+            }
+            OpKind::WorkgroupScan(combine, scan) => self.scan(op, *combine, *scan, Group::Workgroup),
+            OpKind::SubgroupBroadcast | OpKind::SubgroupBroadcastFirst => self.broadcast(op),
+            OpKind::SubgroupBallot => self.ballot(op),
+            OpKind::SubgroupMatchAny | OpKind::SubgroupMatchAll => self.matching(op),
+            OpKind::Atomic { .. } => self.atomic(op),
+            OpKind::Fence { .. } => self.emit(Inst::Fence),
+            OpKind::Assert(text) => self.assert(op, text),
+            // Wherever it may stand, `entry` has taken it.
+            OpKind::Exit => self.unsupported("kernel.exit in a region"),
             OpKind::FragmentLabel(..) => {
                 let mut lanes = self.lanes(op.operands[0])?;
                 for lane in &mut lanes {

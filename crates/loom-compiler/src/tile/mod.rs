@@ -19,6 +19,7 @@ pub(crate) use uniform::varying_in_subgroup;
 
 use crate::ir::{Kernel, Parameter, SourceDigest, Span};
 use crate::launch::LaunchProgram;
+use crate::ops::Atomic;
 use serde::{Deserialize, Serialize};
 
 /// A kernel compiled for the CPU backend's tile executor. Every access is checked when it runs, so no image needs trust.
@@ -50,6 +51,8 @@ impl CpuImage {
         };
         self.program.blocks.iter().flatten().any(|inst| match inst {
             Inst::Map { to: Target::Memory(access), .. } => is_it(access.buffer),
+            Inst::Atomic { atomic: Atomic::Load, .. } => false,
+            Inst::Atomic { access, .. } => is_it(access.buffer),
             Inst::FragmentStore(access) => is_it(access.buffer),
             Inst::Map { to: Target::Reg(_), .. }
             | Inst::Scalar(_)
@@ -63,6 +66,11 @@ impl CpuImage {
             | Inst::Fence
             | Inst::Reduce { .. }
             | Inst::Shuffle { .. }
+            | Inst::Scan { .. }
+            | Inst::Broadcast { .. }
+            | Inst::Ballot { .. }
+            | Inst::Match { .. }
+            | Inst::Assert { .. }
             | Inst::FragmentLoad(_)
             | Inst::Mma(_)
             | Inst::FragmentRepack(_) => false,

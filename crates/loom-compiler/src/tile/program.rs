@@ -18,7 +18,7 @@
 pub use crate::eval::Op;
 use crate::fragment::{Fragment, Product};
 use crate::ir::Span;
-use crate::ops::{Combine, IntPredicate, ShuffleMode};
+use crate::ops::{Atomic, Combine, IntPredicate, Scan, ShuffleMode};
 use crate::types::ScalarType;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -259,6 +259,76 @@ pub enum Inst {
         /// i32: lanes per cluster.
         width: Source,
     },
+    /// Combines, for each item, the values of those before it in its group.
+    Scan {
+        /// How two values combine.
+        combine: Combine,
+        /// Which items count.
+        scan: Scan,
+        /// Their type.
+        ty: ScalarType,
+        /// Result.
+        to: Reg,
+        /// The value of each item.
+        from: Reg,
+        /// Which items form a group.
+        group: Group,
+    },
+    /// One lane's value for the whole subgroup.
+    Broadcast {
+        /// Type of the value.
+        ty: ScalarType,
+        /// Result.
+        to: Reg,
+        /// The value of each item.
+        from: Reg,
+        /// i32: the lane; the first active one without.
+        lane: Option<Source>,
+    },
+    /// A mask of the active lanes of the subgroup that have a 1.
+    Ballot {
+        /// i32 or i64.
+        ty: ScalarType,
+        /// Result.
+        to: Reg,
+        /// `i1`.
+        from: Source,
+    },
+    /// Masks of the active lanes of the subgroup with equal bits.
+    Match {
+        /// Type of the value.
+        ty: ScalarType,
+        /// The value of each item.
+        from: Reg,
+        /// Type of the mask: i32 or i64.
+        mask: ScalarType,
+        /// The mask: of the lanes with the item's own bits; with `all`, of all active lanes, or 0.
+        to: Reg,
+        /// `i1`: whether all active lanes have the same bits.
+        all: Option<Reg>,
+    },
+    /// An indivisible access of each active item, ascending.
+    Atomic {
+        /// What it does.
+        atomic: Atomic,
+        /// Type of the cell and of the values.
+        ty: ScalarType,
+        /// What the cell held.
+        to: Option<Reg>,
+        /// Values; [`Atomic::values`] says how many count.
+        from: [Source; 2],
+        /// The cell.
+        access: Access,
+    },
+    /// Ends the launch if the condition is false for an active item.
+    Assert {
+        /// What must hold.
+        condition: Condition,
+        /// What the fault says.
+        text: Box<str>,
+        /// For the fault.
+        site: SiteId,
+    },
     /// Each active item reads its part of a tile.
     FragmentLoad(Box<TileAccess>),
     /// Each active item writes its part of a tile, those of a subgroup in ascending order.
@@ -331,7 +401,7 @@ pub enum Landing {
     Segments(Reg),
 }
 
-/// The items that a reduction combines, in ascending order of flat id within the workgroup.
+/// The items that a reduction or scan combines, in ascending order of flat id within the workgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Group {
     /// The whole workgroup.
@@ -377,6 +447,8 @@ pub struct Site {
     pub op: Cow<'static, str>,
     /// Where.
     pub span: Span,
+    /// Line of its first byte, from 1.
+    pub line: u32,
 }
 
 /// The values that the executor writes into slots before a tile runs.

@@ -101,6 +101,9 @@ impl Analysis<'_> {
                 let one = self.ids.one_group && matches!(op.kind, OpKind::WorkgroupReduce(_));
                 self.results(op, !one);
             }
+            Family::Atomic => self.results(op, true),
+            // Without results; what follows an exit is for fewer items, which differ no more than before.
+            Family::Exit | Family::Check => op.blocks.iter().for_each(|block| self.block(*block)),
             Family::Branch(_) => {
                 let selector = self.is(op.operands[0]);
                 for &block in &op.blocks {

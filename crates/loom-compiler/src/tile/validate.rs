@@ -191,6 +191,20 @@ impl Check<'_> {
         inst.from.into_iter().chain([inst.to]).try_for_each(|slot| self.slot(slot))
     }
 
+    /// Clusters fit a subgroup.
+    fn group(&self, group: Group) -> Valid {
+        let Group::Lanes { size, stride } = group else {
+            return Ok(());
+        };
+        let cluster = size.checked_mul(stride);
+        let subgroup = self.program.subgroup_size;
+        if cluster.is_some_and(|lanes| lanes.is_power_of_two() && lanes <= subgroup) {
+            return Ok(());
+        }
+        let what = format!("clusters of {size} lanes, {stride} apart, in a subgroup of {subgroup}");
+        Err(wrong("program", what))
+    }
+
     fn inst(&self, inst: &Inst) -> Valid {
         match inst {
             Inst::Scalar(inst) => self.scalar(inst),
@@ -241,16 +255,38 @@ impl Check<'_> {
                     Landing::Segments(_) => return Err(wrong("program", "a result a segment, which is no group")),
                 }
                 self.source(from, *ty)?;
-                let Group::Lanes { size, stride } = *group else {
-                    return Ok(());
-                };
-                let cluster = size.checked_mul(stride);
-                let subgroup = self.program.subgroup_size;
-                if cluster.is_some_and(|lanes| lanes.is_power_of_two() && lanes <= subgroup) {
-                    return Ok(());
+                self.group(*group)
+            }
+            Inst::Scan { combine: _, scan: _, ty, to, from, group } => {
+                self.reg(*to, *ty)?;
+                self.reg(*from, *ty)?;
+                self.group(*group)
+            }
+            Inst::Broadcast { ty, to, from, lane } => {
+                self.reg(*to, *ty)?;
+                self.reg(*from, *ty)?;
+                lane.as_ref().map_or(Ok(()), |lane| self.source(lane, ScalarType::I32))
+            }
+            Inst::Ballot { ty, to, from } => {
+                self.reg(*to, *ty)?;
+                self.source(from, ScalarType::I1)
+            }
+            Inst::Match { ty, from, mask, to, all } => {
+                self.reg(*from, *ty)?;
+                self.reg(*to, *mask)?;
+                all.map_or(Ok(()), |all| self.reg(all, ScalarType::I1))
+            }
+            Inst::Atomic { atomic, ty, to, from, access } => {
+                if ty.bits() < 8 {
+                    return Err(wrong("program", "an atomic access to less than a byte"));
                 }
-                let what = format!("clusters of {size} lanes, {stride} apart, in a subgroup of {subgroup}");
-                Err(wrong("program", what))
+                to.map_or(Ok(()), |to| self.reg(to, *ty))?;
+                from[..atomic.values()].iter().try_for_each(|value| self.source(value, *ty))?;
+                self.access(access)
+            }
+            Inst::Assert { condition, text: _, site } => {
+                self.condition(condition)?;
+                self.site(*site)
             }
             Inst::Shuffle { mode: _, ty, to, valid, from, offset, width } => {
                 self.reg(*to, *ty)?;
@@ -350,6 +386,12 @@ fn blocks(inst: &Inst) -> [Option<Block>; 2] {
         | Inst::Fence
         | Inst::Reduce { .. }
         | Inst::Shuffle { .. }
+        | Inst::Scan { .. }
+        | Inst::Broadcast { .. }
+        | Inst::Ballot { .. }
+        | Inst::Match { .. }
+        | Inst::Atomic { .. }
+        | Inst::Assert { .. }
         | Inst::FragmentLoad(_)
         | Inst::FragmentStore(_)
         | Inst::Mma(_)

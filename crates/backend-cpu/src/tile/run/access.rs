@@ -1,28 +1,28 @@
 //! Reads and writes of a tile's items: every address is checked here, and nowhere else.
 //!
 //! - What is handed out ([`Run::checked`], [`Run::contiguous`]) lies inside its buffer; what does not is a fault that names
-//!   the access.
+//!   the access. Of scratch, an item has the part of its own workgroup, or its own.
 //! - Items whose mask is off touch no memory.
 
 use std::ptr;
 
-use loom_compiler::tile::{Access, Offsets, SiteId};
+use loom_compiler::tile::{Access, Buffer, Offsets, SiteId};
 use loom_compiler::types::ScalarType;
 
-use super::super::Fault;
-use super::{Exec, Run, Stop};
+use super::super::{Fault, Memory};
+use super::{Binding, Exec, Line, Owner, Run, Stop};
 
 /// Active items of a tile whose elements are evenly spaced: `count` of them from item `first` (counted from the
 /// range's start), element `i` at `at + i·step` bytes.
-struct Stretch<T> {
-    first: usize,
+pub(super) struct Stretch<T> {
+    pub(super) first: usize,
     at: *mut T,
     step: isize,
-    count: usize,
+    pub(super) count: usize,
 }
 
 impl<T> Stretch<T> {
-    fn element(&self, i: usize) -> *mut T {
+    pub(super) fn element(&self, i: usize) -> *mut T {
         self.at.wrapping_byte_offset(self.step * i as isize)
     }
 }
@@ -45,17 +45,29 @@ fn fetch(at: *const u8, bytes: usize) {
 }
 
 impl Run<'_> {
+    /// What buffer `buffer` of the program is.
+    pub(super) fn memory(&self, buffer: u32) -> Memory {
+        match self.program.buffers[buffer as usize] {
+            Buffer::Argument(_) => Memory::Argument,
+            Buffer::Workgroup { .. } => Memory::Workgroup,
+            Buffer::Private { .. } => Memory::Private,
+            Buffer::Constant { .. } => Memory::Constant,
+        }
+    }
+
     #[cold]
-    fn out_of_bounds(&self, buffer: u32, index: i64, bytes: usize, site: SiteId) -> Stop {
+    fn out_of_bounds(&self, buffer: u32, index: i64, bytes: usize, limit: usize, site: SiteId) -> Stop {
         let site = &self.program.sites[site.0 as usize];
         Box::new(Fault::OutOfBounds {
             kernel: self.name.to_owned(),
             op: site.op.clone(),
             at: site.span.start,
+            line: site.line,
             index,
             bytes,
+            memory: self.memory(buffer),
             buffer,
-            limit: self.buffers[buffer as usize].len,
+            limit,
         })
     }
 
@@ -67,8 +79,55 @@ impl Run<'_> {
             // SAFETY: inside of the buffer.
             Ok(unsafe { binding.ptr.add(offset as usize) })
         } else {
-            Err(self.out_of_bounds(buffer, offset, bytes, site))
+            Err(self.out_of_bounds(buffer, offset, bytes, binding.len, site))
         }
+    }
+
+    /// The bytes of a buffer that an item may touch: its own part, where each has one.
+    #[inline(always)]
+    fn part(&self, buffer: u32, segment: usize, item: usize) -> (i64, i64) {
+        let Binding { len, part, owner, .. } = self.buffers[buffer as usize];
+        let (start, end) = match owner {
+            Owner::Launch => (0, len),
+            Owner::Segment => (segment.saturating_mul(part), (segment + 1).saturating_mul(part)),
+            Owner::Item => (item.saturating_mul(part), (item + 1).saturating_mul(part)),
+        };
+        (start.min(len) as i64, end.min(len) as i64)
+    }
+
+    /// [`Self::checked`] for the item `item` of segment `segment`: in its own part.
+    fn checked_own(
+        &self,
+        access: Access,
+        offset: i64,
+        bytes: usize,
+        [segment, item]: [usize; 2],
+    ) -> Result<*mut u8, Stop> {
+        let (start, end) = self.part(access.buffer, segment, item);
+        if offset >= start && offset.checked_add(bytes as i64).is_some_and(|past| past <= end) {
+            // SAFETY: inside of the buffer.
+            return Ok(unsafe { self.buffers[access.buffer as usize].ptr.add(offset as usize) });
+        }
+        let limit = (end - start) as usize;
+        Err(self.out_of_bounds(access.buffer, offset.wrapping_sub(start), bytes, limit, access.site))
+    }
+
+    /// Whether all items of the range, each accessing `size` bytes along `line`, stay in their own parts, as far as that can
+    /// be told at once.
+    fn all_own(&self, buffer: u32, line: Line, size: i64, exec: Exec) -> bool {
+        let Binding { part, owner, .. } = self.buffers[buffer as usize];
+        let part = part as i64;
+        let one = exec.hi <= self.width;
+        let (first, last) = match owner {
+            Owner::Launch => return true,
+            Owner::Segment if one => (exec.lo, exec.hi - 1),
+            Owner::Segment if line.g == part => (0, self.width - 1),
+            Owner::Item if line.l == part && (one || line.g == part.wrapping_mul(self.width as i64)) => (0, 0),
+            Owner::Segment | Owner::Item => return false,
+        };
+        let at = |item: usize| line.l.checked_mul(item as i64).and_then(|span| line.base.checked_add(span));
+        let inside = |at: i64| at >= 0 && at.checked_add(size).is_some_and(|past| past <= part);
+        at(first).is_some_and(inside) && at(last).is_some_and(inside)
     }
 
     /// The address of item `lo`'s element, if the range's elements lie side by side and all of them are accessed.
@@ -80,6 +139,9 @@ impl Run<'_> {
         let line = self.numbers(offsets);
         let size = ty.bytes() as i64;
         if !exec.mask.is_null() || self.stride(line, exec) != Some(size) {
+            return Ok(None);
+        }
+        if !self.all_own(access.buffer, line, size, exec) {
             return Ok(None);
         }
         let start = line.base.wrapping_add(size * exec.lo as i64);
@@ -163,7 +225,12 @@ impl Run<'_> {
 
     /// Calls `visit` for runs of active items in ascending order, all their addresses being in bounds.
     #[inline(always)]
-    unsafe fn each_run<T>(&self, access: Access, exec: Exec, visit: impl Fn(Stretch<T>)) -> Result<(), Stop> {
+    pub(super) unsafe fn each_run<T>(
+        &self,
+        access: Access,
+        exec: Exec,
+        visit: impl Fn(Stretch<T>),
+    ) -> Result<(), Stop> {
         let size = size_of::<T>();
         let one = |place: usize, at: *mut u8| Stretch { first: place, at: at.cast(), step: 0, count: 1 };
         let mut fault = None;
@@ -176,8 +243,16 @@ impl Run<'_> {
                     let start = start.wrapping_add(line.l.wrapping_mul(item as i64));
                     // Both ends inside: everything between is.
                     let last = line.l.checked_mul(count as i64 - 1).and_then(|span| start.checked_add(span));
-                    let room = binding.len.checked_sub(size).map_or(-1, |room| room.min(i64::MAX as usize) as i64);
-                    let inside = last.is_some_and(|last| start.min(last) >= 0 && start.max(last) <= room);
+                    let own = |item: usize| self.part(access.buffer, segment, item);
+                    let ((from, _), (_, to)) = (own(first), own(first + count - 1));
+                    let fits = |at: i64, from: i64, to: i64| at >= from && at <= to.wrapping_sub(size as i64);
+                    // Where each item has a part of its own, all are inside if the first is and all are alike.
+                    let inside = last.is_some_and(|last| match binding.owner {
+                        Owner::Item => line.l == binding.part as i64 && fits(start, from, own(first).1),
+                        Owner::Launch | Owner::Segment => {
+                            fits(start.min(last), from, to) && fits(start.max(last), from, to)
+                        }
+                    });
                     if inside && exec.mask.is_null() {
                         // SAFETY: the start is inside.
                         let at = unsafe { binding.ptr.add(start as usize) }.cast();
@@ -190,7 +265,7 @@ impl Run<'_> {
                             continue;
                         }
                         let offset = start.wrapping_add(line.l.wrapping_mul(i as i64));
-                        match self.checked(access.buffer, offset, size, access.site) {
+                        match self.checked_own(access, offset, size, [segment, first + i]) {
                             Ok(at) => visit(one(first - exec.lo + i, at)),
                             Err(found) => {
                                 fault = Some(found);
@@ -209,7 +284,7 @@ impl Run<'_> {
                     let (on, offset) =
                         unsafe { (exec.mask.is_null() || *exec.mask.add(i) != 0, offsets.add(i).read()) };
                     if on {
-                        visit(one(i - exec.lo, self.checked(access.buffer, offset, size, access.site)?));
+                        visit(one(i - exec.lo, self.checked_own(access, offset, size, [i / self.width, i])?));
                     }
                 }
             }

@@ -1,9 +1,10 @@
-//! What items of a tile tell each other: reductions and shuffles.
+//! What items of a tile tell each other: reductions, scans, shuffles and masks of lanes.
 //!
 //! - Whoever meets lies in one tile whole, so that meeting is reading each other's registers.
 //! - A reduction has one order, whatever the tiles: a group without gaps takes the vector loops, any other the same by hand.
 
-use loom_compiler::ops::{Combine, REDUCTION_CHAINS, ShuffleMode};
+use loom_compiler::eval::identity;
+use loom_compiler::ops::{Combine, REDUCTION_CHAINS, Scan, ShuffleMode};
 use loom_compiler::tile::{Group, Landing, Op, Reg, Shape};
 use loom_compiler::types::ScalarType;
 
@@ -144,6 +145,151 @@ impl Run<'_> {
         sums[0]
     }
 
+    /// The parts of the tile that are a subgroup each, and in the range: first item of the whole, first and last one in the
+    /// range.
+    fn each_subgroup(&self, exec: Exec, mut visit: impl FnMut(usize, usize, usize)) {
+        let length = if self.program.shape == Shape::Groups { self.width } else { exec.hi };
+        let size = self.program.subgroup_size as usize;
+        for group in (0..exec.hi).step_by(length.max(1)) {
+            let end = (group + length).min(exec.hi);
+            for start in (group..end).step_by(size) {
+                let (from, to) = (start.max(exec.lo), (start + size).min(end));
+                if from < to {
+                    visit(start, from, to);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn is_on(exec: Exec, i: usize) -> bool {
+        // SAFETY: the mask covers the tile.
+        exec.mask.is_null() || unsafe { *exec.mask.add(i) } != 0
+    }
+
+    pub(super) unsafe fn scan(
+        &mut self,
+        combine: Combine,
+        scan: Scan,
+        ty: ScalarType,
+        [to, from]: [Reg; 2],
+        group: Group,
+        exec: Exec,
+    ) {
+        let op = Op::Binary(combine.binary(), ty);
+        // SAFETY: for all of it, registers hold the tile's items.
+        let (to, from) = unsafe { (self.element(to, ty, 0), self.element(from, ty, 0)) };
+        // Items `start`, `start + stride`, .. below `end`, of which those in the range and on take part.
+        let along = |start: usize, end: usize, stride: usize| {
+            let mut sum = None;
+            let mut visit = |i: usize| {
+                // SAFETY: `i` is an item of the tile.
+                unsafe {
+                    if i < exec.lo || !Self::is_on(exec, i) {
+                        return;
+                    }
+                    let value = bits(ty, from, i);
+                    let next = sum.map_or(value, |sum| op.evaluate([sum, value, 0]));
+                    let before = if scan.exclusive { sum.unwrap_or_else(|| identity(combine, ty)) } else { next };
+                    set_bits(ty, to, i, before);
+                    sum = Some(next);
+                }
+            };
+            let count = end.saturating_sub(start).div_ceil(stride);
+            for k in 0..count {
+                visit(start + stride * if scan.reverse { count - 1 - k } else { k });
+            }
+        };
+        match group {
+            Group::Workgroup => {
+                let length = if self.program.shape == Shape::Groups { self.width } else { exec.hi };
+                for start in (0..exec.hi).step_by(length.max(1)) {
+                    along(start, (start + length).min(exec.hi), 1);
+                }
+            }
+            Group::Lanes { size, stride } => {
+                let (size, stride) = (size as usize, stride as usize);
+                self.each_subgroup(exec, |start, _, end| {
+                    for cluster in (start..end).step_by(size * stride) {
+                        for first in cluster..(cluster + stride).min(end) {
+                            along(first, (cluster + size * stride).min(end), stride);
+                        }
+                    }
+                });
+            }
+        }
+    }
+
+    pub(super) unsafe fn broadcast(&mut self, ty: ScalarType, [to, from]: [Reg; 2], lane: Option<Operand>, exec: Exec) {
+        // SAFETY: for all of it, registers hold the tile's items, and operands the range's.
+        unsafe {
+            let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0));
+            self.each_subgroup(exec, |start, lo, hi| {
+                let first = (lo..hi).find(|&i| Self::is_on(exec, i));
+                for i in lo..hi {
+                    let source = match lane {
+                        None => first,
+                        Some(Operand { at, each }) => {
+                            let lane = bits(ScalarType::I32, at, if each { i - exec.lo } else { 0 }) as usize;
+                            Some(start.saturating_add(lane)).filter(|&i| (lo..hi).contains(&i) && Self::is_on(exec, i))
+                        }
+                    };
+                    set_bits(ty, to, i, bits(ty, from, source.unwrap_or(i)));
+                }
+            });
+        }
+    }
+
+    pub(super) unsafe fn ballot(&mut self, ty: ScalarType, to: Reg, vote: Operand, exec: Exec) {
+        // SAFETY: for all of it, registers hold the tile's items, and operands the range's.
+        unsafe {
+            let to = self.element(to, ty, 0);
+            self.each_subgroup(exec, |start, lo, hi| {
+                let votes = |i: &usize| {
+                    let vote = bits(ScalarType::I1, vote.at, if vote.each { i - exec.lo } else { 0 });
+                    vote & 1 == 1 && Self::is_on(exec, *i)
+                };
+                let mask = (lo..hi).filter(votes).fold(0u64, |mask, i| mask | 1 << (i - start));
+                (lo..hi).for_each(|i| set_bits(ty, to, i, mask));
+            });
+        }
+    }
+
+    pub(super) unsafe fn matching(
+        &mut self,
+        ty: ScalarType,
+        from: Reg,
+        mask_ty: ScalarType,
+        to: Reg,
+        all: Option<Reg>,
+        exec: Exec,
+    ) {
+        // SAFETY: for all of it, registers hold the tile's items.
+        unsafe {
+            let (to, from) = (self.element(to, mask_ty, 0), self.element(from, ty, 0));
+            let all = all.map(|all| self.element(all, ScalarType::I1, 0));
+            self.each_subgroup(exec, |start, lo, hi| {
+                let mask = |holds: &dyn Fn(usize) -> bool| {
+                    let counts = |i: &usize| Self::is_on(exec, *i) && holds(*i);
+                    (lo..hi).filter(counts).fold(0u64, |mask, i| mask | 1 << (i - start))
+                };
+                let same = |a: usize, b: usize| bits(ty, from, a) == bits(ty, from, b);
+                match all {
+                    None => (lo..hi).for_each(|i| set_bits(mask_ty, to, i, mask(&|other| same(i, other)))),
+                    Some(all) => {
+                        let active = mask(&|_| true);
+                        let first = (lo..hi).find(|&i| Self::is_on(exec, i)).unwrap_or(lo);
+                        let equal = mask(&|other| same(first, other)) == active;
+                        for i in lo..hi {
+                            set_bits(mask_ty, to, i, if equal { active } else { 0 });
+                            all.add(i).write(u8::from(equal));
+                        }
+                    }
+                }
+            });
+        }
+    }
+
     pub(super) unsafe fn shuffle(
         &mut self,
         mode: ShuffleMode,
@@ -172,8 +318,10 @@ impl Run<'_> {
             };
             for i in exec.lo..exec.hi {
                 let local = i % length;
-                let (offset, width) = (number(offset, i), number(width, i).clamp(1, self.program.subgroup_size));
-                let lane = local as u32 % width;
+                let (offset, width) = (number(offset, i), number(width, i));
+                // What is no width has no lanes that are valid.
+                let fits = width.is_power_of_two() && width <= self.program.subgroup_size;
+                let lane = if fits { local as u32 % width } else { 0 };
                 let (source, ok) = match mode {
                     ShuffleMode::Xor => (lane ^ offset, true),
                     ShuffleMode::Up => (lane.wrapping_sub(offset), offset <= lane),
@@ -181,7 +329,9 @@ impl Run<'_> {
                     ShuffleMode::Index => (offset, true),
                 };
                 let other = (i - lane as usize) + source as usize;
-                let ok = ok && source < width && other < exec.hi && other >= exec.lo && other / length == i / length;
+                let ok =
+                    ok && fits && source < width && other < exec.hi && other >= exec.lo && other / length == i / length;
+                let ok = ok && Self::is_on(exec, other);
                 set_bits(ty, to, i, bits(ty, from, if ok { other } else { i }));
                 valid.add(i).write(u8::from(ok));
             }

@@ -23,7 +23,7 @@ enum Home {
 }
 
 impl Compiler<'_> {
-    fn condition(&mut self, lane: &Lane) -> Result<Condition> {
+    pub(super) fn condition(&mut self, lane: &Lane) -> Result<Condition> {
         Ok(match lane {
             Lane::Uniform(word) => Condition::Slot(self.slot_of(*word)),
             Lane::Compare { predicate, value, limit } => {
@@ -214,7 +214,7 @@ impl Compiler<'_> {
     }
 
     /// Gives up what nothing after op `at` of `block` reads.
-    fn op_ends(&mut self, block: BlockId, at: usize) {
+    pub(super) fn op_ends(&mut self, block: BlockId, at: usize) {
         for index in 0..self.live.dying(block, at).len() {
             let value = self.live.dying(block, at)[index];
             self.forget(value);

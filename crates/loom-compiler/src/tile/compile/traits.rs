@@ -52,7 +52,10 @@ impl Traits {
                 | Family::Branch(_)
                 | Family::Counted
                 | Family::Unbounded
-                | Family::End(_) => {}
+                | Family::End(_)
+                | Family::Atomic
+                | Family::Exit
+                | Family::Check => {}
             }
         }
         for op in body.ops() {
@@ -73,7 +76,14 @@ impl Traits {
         let harmless = |kind: &OpKind| {
             !matches!(
                 kind.family(),
-                Family::Read | Family::Write | Family::ReadLane | Family::WriteLane | Family::Meeting
+                Family::Read
+                    | Family::Write
+                    | Family::ReadLane
+                    | Family::WriteLane
+                    | Family::Meeting
+                    | Family::Atomic
+                    | Family::Exit
+                    | Family::Check
             )
         };
         let alone = ops.iter().enumerate().all(|(other, op)| other == at || op.blocks.is_empty() && harmless(&op.kind));
