@@ -8,8 +8,11 @@ use crate::ir::{Body, Kernel};
 use crate::ops::{OpKind, Space};
 use crate::simplify::remove_dead;
 
+/// What changes a body.
+type Pass = fn(&mut Body);
+
 /// The passes, by the names that a dump shows.
-const PASSES: [(&str, fn(&mut Body)); 2] = [("remove-dead", remove_dead), ("hoist", hoist)];
+const PASSES: [(&str, Pass); 2] = [("remove-dead", remove_dead), ("hoist", hoist)];
 
 /// Runs all passes. `watch` sees the kernel as it was built, and after each pass.
 pub(crate) fn run(kernel: &mut Kernel, watch: &mut dyn FnMut(&str, &Kernel)) {

@@ -258,7 +258,7 @@ fn what_is_too_much_is_an_error() {
     let big = "tensor<1048576x1048576x1048576xi64>";
     for (body, says) in [
         (format!("  %a = check.generate.fill value(1) : {big}"), "brings the sample's tensors past"),
-        (format!("  %a = check.generate.fill value(1) : tensor<9223372036854775807x4xi8>"), "past"),
+        ("  %a = check.generate.fill value(1) : tensor<9223372036854775807x4xi8>".to_owned(), "past"),
         (
             "  %a = check.generate.iota offset(100) step(1) : tensor<29xi8>".into(),
             "element 28 is 128, which i8 does not have",

@@ -188,8 +188,8 @@ unsafe fn fold_as<T: Copy + Default>(from: *const T, n: usize, f: impl Fn(T, T) 
             }
             at += CHAINS;
         }
-        for c in 0..n - at {
-            sums[c] = f(sums[c], from.add(at + c).read_unaligned());
+        for (c, sum) in sums.iter_mut().enumerate().take(n - at) {
+            *sum = f(*sum, from.add(at + c).read_unaligned());
         }
     }
     // Written out, so that each step is one of vectors.

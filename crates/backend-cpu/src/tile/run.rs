@@ -237,7 +237,8 @@ fn bind(
                 };
                 Binding { ptr, len, part, owner }
             }
-            Buffer::Constant { .. } => Binding { ptr: ptr::null_mut(), len: 0 },
+            // Below.
+            Buffer::Constant { .. } => Binding { ptr: ptr::null_mut(), len: 0, part: 0, owner: Owner::Launch },
         });
     }
     let scratch = at;
@@ -251,7 +252,7 @@ fn bind(
             // SAFETY: `len` bytes from `ptr` are ours, and no part of the image.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), ptr, bytes.len()) };
             at += bytes.len().next_multiple_of(64);
-            *binding = Binding { ptr, len: bytes.len() };
+            *binding = Binding { ptr, len: bytes.len(), part: bytes.len(), owner: Owner::Launch };
         }
     }
     Ok(scratch)

@@ -130,8 +130,8 @@ impl<'m> Builder<'m> {
     fn atomic_attributes(&self, reader: &mut Reader<'m>, atomic: Atomic) -> Built<(Atomic, Ordering, Scope)> {
         let compares = matches!(atomic, Atomic::CompareExchange { .. });
         let (main, main_legal) = if compares { ("success_ordering", ORDERINGS) } else { ("ordering", ORDERINGS) };
-        let (mut found, mut failed, mut seen): (Option<(Ordering, Span)>, Option<(Ordering, Span)>, Option<Scope>) =
-            (None, None, None);
+        let (mut found, mut failed) = (None, None);
+        let mut seen: Option<Scope> = None;
         for entry in reader.dictionary()? {
             let word = if let Attribute::Word(word) = entry.value { word } else { "" };
             let order = |legal: &str| match ordering(word) {

@@ -150,8 +150,8 @@ impl<'m> Builder<'m> {
         span: Span,
     ) -> Built<()> {
         let bytes = |view: &ViewType| {
-            let elements = view.dims.iter().map(|dim| dim.constant());
-            elements.fold(Some(view.element.bytes()), |product, extent| product?.checked_mul(extent?))
+            let mut elements = view.dims.iter().map(|dim| dim.constant());
+            elements.try_fold(view.element.bytes(), |product, extent| product.checked_mul(extent?))
         };
         let size = match (bytes(source_ty), bytes(target_ty)) {
             (Some(from), Some(to)) if from == to => from,

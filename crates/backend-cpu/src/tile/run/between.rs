@@ -40,6 +40,7 @@ impl Run<'_> {
         let (to, each_item) = match to {
             // SAFETY: as above.
             Landing::Reg(reg) => (unsafe { self.element(reg, ty, 0) }, true),
+            // SAFETY: as above; there are no more segments than items.
             Landing::Segments(reg) => (unsafe { self.element(reg, ty, 0) }, false),
             Landing::Slot(slot) => {
                 let value = if exec.mask.is_null() && exec.lo == 0 && exec.hi > 0 {
