@@ -86,6 +86,9 @@ fn bytes(words: &[i32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
+/// What each lane gets, and whether it is valid.
+type Shuffled = fn(i32) -> (i32, i32);
+
 #[test]
 fn scans_go_either_way_with_or_without_the_own_value() {
     let scan = |what: &str, attributes: &str, items: usize| {
@@ -93,7 +96,7 @@ fn scans_go_either_way_with_or_without_the_own_value() {
     };
     let sum = |from: i32, to: i32| (from..to).sum::<i32>();
     let subgroup = |i: i32| i / 32 * 32;
-    let cases: [(&str, fn(i32) -> (i32, i32)); 4] = [
+    let cases: [(&str, Shuffled); 4] = [
         ("mode = inclusive, direction = forward", |i| (i / 32 * 32, i + 1)),
         ("mode = exclusive, direction = forward", |i| (i / 32 * 32, i)),
         ("mode = inclusive, direction = reverse", |i| (i, (i / 32 * 32 + 32).min(70))),
@@ -190,7 +193,7 @@ fn votes_and_masks_are_of_those_who_are_there() {
          %m = kernel.subgroup.active.mask : i32\n%w = scalar.muli %acc, %ten : i32\n%n = scalar.addi %w, %m : i32\n\
          scf.yield %n : i32\n}",
     );
-    assert_eq!(turns, [15, 15 * 10 + 14, 1640 + 12 - 0, (1640 + 12) * 10 + 8]);
+    assert_eq!(turns, [15, 15 * 10 + 14, 1640 + 12, (1640 + 12) * 10 + 8]);
     let wide = headed(
         "amdgpu.target<gfx9> @t {subgroup_size = 64}",
         "target(@t)",

@@ -593,7 +593,7 @@ fn streams_of_numbers() {
     assert_eq!(decode("element_format=u4, payload_elements=4", &[0x87, 0xf1], "", 4), [7.0, 8.0, 1.0, 15.0]);
     assert_eq!(decode("element_format=i8", &[0x80, 0x7f], "", 2), [-128.0, 127.0]);
     // OCP MX, table of FP4: 0 0.5 1 1.5 2 3 4 6, and with a sign.
-    let all: Vec<u8> = (0..8).map(|at| 2 * at | (2 * at + 1) << 4).collect();
+    let all: Vec<u8> = (0..8).map(|at| (2 * at) | ((2 * at + 1) << 4)).collect();
     let fp4 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
     let found = decode("element_format=f4e2m1", &all, "", 16);
     assert_eq!(found[..8], fp4);
