@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bound, config, kernel, run};
+use common::{Bound, config, kernel, run, specialise};
 use loom_compiler::Module;
 use loom_compiler::ir::{Body, Kernel};
 use loom_compiler::ops::{Binary, OpKind};
@@ -172,4 +172,42 @@ fn a_loop_with_storage_of_its_own_is_not_unrolled() {
     let kernel = kernel(&looped("", "4", body), "k", &[]);
     assert_eq!(count(&kernel, |kind| *kind == OpKind::For), (0, 1));
     assert_eq!(answers(&kernel)[..5], [3.0, 3.0, 3.0, 3.0, 0.0]);
+}
+
+/// An index that only an unrolled turn makes known may be out of range, where a condition of the run keeps it from being used.
+#[test]
+fn a_turn_that_is_never_reached_is_no_error() {
+    let before = "%vec = vector.load %xv[%c0] : view<16xf32> -> vector<4xf32>
+  %small = buffer.view %x[%zero] : buffer -> view<4xf32>
+  %c8 = index.constant 8 : index
+  %sum = scf.for %k = [%c0 to %c8 step %c1](%acc = %a : f32) -> (f32) unroll {
+    %live = index.cmp slt, %k, %n : index
+    %next = scf.if %live -> (f32) {
+      %lane = vector.extract %vec[%k] : vector<4xf32> -> f32
+      %again = view.load %small[%k] : view<4xf32> -> f32
+      %both = scalar.addf %lane, %again : f32
+      %r = scalar.addf %acc, %both : f32
+      scf.yield %r : f32
+    } else {
+      scf.yield %acc : f32
+    }
+    scf.yield %next : f32
+  }";
+    let text = looped(before, "4", "view.store %sum, %yv[%i] : f32, view<16xf32>");
+    let kernel = kernel(&text, "k", &[]);
+    let x: Vec<f32> = (0..16).map(|i| i as f32 + 0.5).collect();
+    let mut bound = [
+        Bound::f32s(&x),
+        Bound::zeros(64),
+        Bound::Slot(u64::from(3.0f32.to_bits())),
+        Bound::Slot(0),
+        Bound::Slot(4),
+    ];
+    run(&kernel, &[], &mut bound).unwrap();
+    // Twice 0.5 + 1.5 + 2.5 + 3.5.
+    assert_eq!(bound[1].to_f32s()[0], 3.0 + 16.0);
+    loom_compiler::tile::compile(&kernel).unwrap();
+    let written = "%far = vector.extract %vec[4] : vector<4xf32> -> f32\n  ";
+    let refused = specialise(&text.replace("%small =", &format!("{written}%small =")), "k", &[]).unwrap_err();
+    assert!(refused.to_string().contains("lane 4 is outside the extent 4"), "{refused}");
 }

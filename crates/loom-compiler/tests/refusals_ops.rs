@@ -178,8 +178,8 @@ fn storages() {
     ops("%t, %p = buffer.pack [align(24) %base] : offset", "24", "a positive power of two");
     ops("%t, %p = buffer.pack [align(16) %x] : offset", "%x", "expected a value of type offset");
     ops("%t = buffer.pack [align(16) %base] : offset", "buffer.pack", "has 2 results; 1 names");
-    ops("buffer.fence scope(galaxy) ordering(acquire)", "galaxy", "one of thread, subgroup");
-    ops("buffer.fence scope(device) ordering(relaxed)", "relaxed", "one of acquire");
+    ops("buffer.fence scope(galaxy) ordering(acquire)", "galaxy", "expected thread, subgroup");
+    ops("buffer.fence scope(device) ordering(relaxed)", "relaxed", "a relaxed fence orders nothing; legal: acquire");
     ops("buffer.assume.memory_space<registers> %b : buffer", "registers", "a memory space");
 }
 

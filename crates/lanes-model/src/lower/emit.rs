@@ -797,7 +797,8 @@ impl Emitter {
                 }
             }
             let seat_stride = self.seat_stride(home.storage, dtype);
-            operands.push(Operand { buffer: at, dtype, view: home.view.clone(), seat_stride });
+            let reach = kernels::reach(touched);
+            operands.push(Operand { buffer: at, dtype, view: home.view.clone(), seat_stride, reach });
         }
         const NAME: &str = "kernel";
         let source = text(NAME, buffers.len(), &operands);

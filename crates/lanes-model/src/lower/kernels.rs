@@ -29,6 +29,8 @@ pub struct Operand {
     pub view: View,
     /// Elements between seats; 0 when all share it.
     pub seat_stride: usize,
+    /// One past the last element of a seat that the kernel may touch, loops included.
+    pub reach: usize,
 }
 
 /// One axis of the grid.
@@ -157,7 +159,11 @@ pub fn grid_kernel(name: &str, buffers: usize, operands: &[Operand], body: impl 
             }
             let memory = memory_type(operand.dtype);
             let extent = if operand.seat_stride == 0 {
-                let reach: usize = reach(&operand.view);
+                // Whoever shares the view is within its extent: a compiler may take it at its word.
+                let same = |other: &&Operand| {
+                    (other.buffer, other.dtype, other.seat_stride) == (operand.buffer, operand.dtype, 0)
+                };
+                let reach = operands.iter().filter(same).map(|other| other.reach).max().unwrap_or(operand.reach);
                 writer.value(&format!("index.constant {reach} : index"))
             } else {
                 let stride = writer.value(&format!("index.constant {} : index", operand.seat_stride));

@@ -263,7 +263,14 @@ impl<'m> Builder<'m> {
         }
     }
 
-    /// One index per dimension of the view, those that are known inside their extent.
+    /// Whether the index at `span` is written as a number. One that only turns out to be known may stand where it is never
+    /// reached: an unrolled turn, or an inlined function, behind a condition of the run.
+    pub(super) fn is_written(&self, span: Span) -> bool {
+        let text = self.module.source.as_bytes();
+        text.get(span.start as usize).is_some_and(|first| *first == b'-' || first.is_ascii_digit())
+    }
+
+    /// One index per dimension of the view, those that are written as numbers inside their extent.
     pub(super) fn view_indices(&mut self, reader: &mut Reader<'m>, view: &ViewType, span: Span) -> Built<Vec<ValueId>> {
         let indices = self.indices(reader)?;
         if indices.len() != view.dims.len() {
@@ -272,7 +279,7 @@ impl<'m> Builder<'m> {
             return refuse(span, message);
         }
         for ((index, span), dim) in indices.iter().zip(&view.dims) {
-            if let Some(index) = self.constant_of(*index) {
+            if let Some(index) = self.constant_of(*index).filter(|_| self.is_written(*span)) {
                 let index = index as i64;
                 if index < 0 || dim.constant().is_some_and(|extent| index as u64 >= extent) {
                     return refuse(*span, format!("index {index} is outside the extent {dim}"));

@@ -233,7 +233,7 @@ impl<'m> Builder<'m> {
         }
     }
 
-    /// At most one index per dimension, those that are known inside their extent; and the type of what they name.
+    /// At most one index per dimension, those that are written as numbers inside their extent; and the type of what they name.
     fn lane_indices(&mut self, reader: &mut Reader<'m>, vector: &VectorType) -> Built<(Vec<ValueId>, Type)> {
         let span = reader.here();
         let indices = self.indices(reader)?;
@@ -247,6 +247,7 @@ impl<'m> Builder<'m> {
             }
             if let (Some(index), Some(extent)) = (self.constant_of(*index), dim.constant())
                 && index >= extent
+                && self.is_written(*span)
             {
                 return refuse(*span, format!("lane {} is outside the extent {extent}", index as i64));
             }
