@@ -196,13 +196,8 @@ fn a_turn_that_is_never_reached_is_no_error() {
     let text = looped(before, "4", "view.store %sum, %yv[%i] : f32, view<16xf32>");
     let kernel = kernel(&text, "k", &[]);
     let x: Vec<f32> = (0..16).map(|i| i as f32 + 0.5).collect();
-    let mut bound = [
-        Bound::f32s(&x),
-        Bound::zeros(64),
-        Bound::Slot(u64::from(3.0f32.to_bits())),
-        Bound::Slot(0),
-        Bound::Slot(4),
-    ];
+    let mut bound =
+        [Bound::f32s(&x), Bound::zeros(64), Bound::Slot(u64::from(3.0f32.to_bits())), Bound::Slot(0), Bound::Slot(4)];
     run(&kernel, &[], &mut bound).unwrap();
     // Twice 0.5 + 1.5 + 2.5 + 3.5.
     assert_eq!(bound[1].to_f32s()[0], 3.0 + 16.0);

@@ -200,6 +200,11 @@ macro_rules! conformance {
                 $crate::sessions::updates($open);
             }
             #[test]
+            fn an_assertion_that_fails_is_a_fault_with_its_text() {
+                $crate::sessions::asserts($open);
+            }
+
+            #[test]
             fn launches_take_the_numbers_that_the_kernel_lists() {
                 $crate::sessions::launches($open);
             }

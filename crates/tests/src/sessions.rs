@@ -359,6 +359,47 @@ pub fn updates(open: Open<'_>) {
     assert_eq!(said(session.replay("grow").unwrap().wait()), format!("an earlier submission failed: {fault}"));
 }
 
+/// `kernel.assert` is a fault that says its text and the work-item, and poisons what the launch wrote, nothing else.
+pub fn asserts(open: Open<'_>) {
+    let session = session(open);
+    let text = "kernel.def export(\"checked\") @checked() {
+  %one = index.constant 1 : index
+  %items = index.constant 16 : index
+  kernel.launch.config workgroups(%one, %one, %one) workgroup_size(%items, %one, %one) : index
+} launch(%x: buffer, %y: buffer) {
+  %base = index.constant 0 : offset
+  %zero = scalar.constant 0.0 : f32
+  %xv = buffer.view %x[%base] : buffer -> view<16xf32>
+  %yv = buffer.view %y[%base] : buffer -> view<16xf32>
+  %i = kernel.workitem.id<x> : index
+  %v = view.load %xv[%i] : view<16xf32> -> f32
+  %ok = scalar.cmpf oge, %v, %zero : f32
+  kernel.assert %ok \"roots are of what is not negative\" : i1
+  %r = scalar.sqrtf %v : f32
+  view.store %r, %yv[%i] : f32, view<16xf32>
+  kernel.return
+}
+";
+    let checked = session.compile(&[KernelSource::new("checked.loom", text, "checked")]).unwrap().remove(0);
+    let [x, y] = ["x", "y"].map(|label| session.allocate(label, 64).unwrap());
+    session.record("roots", |c| c.dispatch(&checked, (), (), &[x.read(), y.write()])).unwrap();
+    let squares: Vec<f32> = (0..16).map(|i| (i * i) as f32).collect();
+    let replay = |given: &[f32]| {
+        session.upload(&x, &bytes(given)).unwrap();
+        session.replay("roots").unwrap().wait()
+    };
+    replay(&squares).unwrap();
+    assert_eq!(floats(&session, &y), (0..16).map(|i| i as f32).collect::<Vec<_>>());
+    let mut wrong = squares.clone();
+    wrong[11] = -1.0;
+    let fault = replay(&wrong).unwrap_err();
+    assert!(matches!(&fault, DeviceError::Fault { at, .. } if at == "checked"), "{fault}");
+    let said = fault.to_string();
+    assert!(said.contains("roots are of what is not negative") && said.contains("11"), "{said}");
+    replay(&squares).unwrap();
+    assert_eq!(floats(&session, &y)[11], 11.0);
+}
+
 /// Numbers of a launch: their kinds, where they count, and what does not fit.
 pub fn launches(open: Open<'_>) {
     let session = session(open);
