@@ -405,7 +405,7 @@ impl Writer<'_> {
                 scope.ints.push(v);
             }
             2 => {
-                let l = self.value(&format!("scalar.andi {x}, %i31 : i32"));
+                let l = self.value(&format!("scalar.andi {x}, %five_bits : i32"));
                 let v = self.value(&format!("kernel.subgroup.broadcast {a} from {l} : f32, i32"));
                 scope.floats.push(v);
             }
@@ -828,7 +828,7 @@ fn generate(seed: u64) -> Case {
     w.line(&format!("%outI = buffer.view %o1[%base] : buffer -> view<{all}xi32>"));
     w.line("%cells = buffer.view %o2[%base] : buffer -> view<8x8xi32>");
     w.line(&format!("%own = buffer.view %o3[%base] : buffer -> view<{all}xi32>"));
-    w.line("%i31 = scalar.constant 31 : i32");
+    w.line("%five_bits = scalar.constant 31 : i32");
     w.line("%gid = kernel.workitem.dispatch.id<x> : index");
     w.line("%gidy = kernel.workitem.dispatch.id<y> : index");
     w.line("%gidz = kernel.workitem.dispatch.id<z> : index");

@@ -465,9 +465,13 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
             Op::CompareF(predicate, S::F32) => compare_f32(predicate, to, from, n),
             Op::Binary(binary, S::I32) => binary_i32(binary, op, to, from, n),
             Op::Binary(binary, S::I64 | S::Index | S::Offset) => binary_i64(binary, op, to, from, n),
-            Op::Binary(Binary::AndI, S::I1 | S::I8) => map2(to, from, n, |a: u8, b: u8| a & b),
-            Op::Binary(Binary::OrI, S::I1 | S::I8) => map2(to, from, n, |a: u8, b: u8| a | b),
-            Op::Binary(Binary::XorI, S::I1 | S::I8) => map2(to, from, n, |a: u8, b: u8| a ^ b),
+            Op::Binary(binary, S::I8) => binary_i8(binary, op, to, from, n),
+            Op::Binary(binary, S::I16) => binary_i16(binary, op, to, from, n),
+            Op::Binary(Binary::AndI, S::I1) => map2(to, from, n, |a: u8, b: u8| a & b),
+            Op::Binary(Binary::OrI, S::I1) => map2(to, from, n, |a: u8, b: u8| a | b),
+            Op::Binary(Binary::XorI, S::I1) => map2(to, from, n, |a: u8, b: u8| a ^ b),
+            Op::CompareI(predicate, S::I8) => compare_i8(predicate, to, from, n),
+            Op::CompareI(predicate, S::I16) => compare_i16(predicate, to, from, n),
             Op::CompareI(predicate, S::I32) => compare_i32(predicate, to, from, n),
             Op::CompareI(predicate, S::I64 | S::Index | S::Offset) => compare_i64(predicate, to, from, n),
             Op::Select(ty) => match ty.bytes() {
@@ -680,6 +684,12 @@ macro_rules! integers {
                     Binary::MulI => map2(to, from, n, $unsigned::wrapping_mul),
                     Binary::MinSI => map2(to, from, n, |a: $signed, b: $signed| a.min(b)),
                     Binary::MaxSI => map2(to, from, n, |a: $signed, b: $signed| a.max(b)),
+                    Binary::MinUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a.min(b)),
+                    Binary::MaxUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a.max(b)),
+                    // By zero is 0, as `eval` has it.
+                    Binary::DivUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a.checked_div(b).unwrap_or(0)),
+                    Binary::RemUI => map2(to, from, n, |a: $unsigned, b: $unsigned| a.checked_rem(b).unwrap_or(0)),
+                    Binary::ShrSI => map2(to, from, n, |a: $signed, b: $signed| a >> (b & MASK as $signed)),
                     Binary::AndI => map2(to, from, n, |a: $unsigned, b: $unsigned| a & b),
                     Binary::OrI => map2(to, from, n, |a: $unsigned, b: $unsigned| a | b),
                     Binary::XorI => map2(to, from, n, |a: $unsigned, b: $unsigned| a ^ b),
@@ -714,6 +724,8 @@ macro_rules! integers {
         }
     };
 }
+integers!(binary_i8, compare_i8, u8, i8);
+integers!(binary_i16, compare_i16, u16, i16);
 integers!(binary_i32, compare_i32, u32, i32);
 integers!(binary_i64, compare_i64, u64, i64);
 
