@@ -17,25 +17,7 @@ fn image(text: &str, config: &[(&str, usize)]) -> CpuImage {
     let name = module.kernels().remove(0);
     let config: BTreeMap<_, _> = config.iter().map(|(key, value)| ((*key).to_owned(), value.to_string())).collect();
     let kernel = module.specialise(&name, &config).unwrap_or_else(|e| panic!("{e}"));
-    let image = compile(&kernel).unwrap_or_else(|e| panic!("{e}"));
-    if std::env::var("DUMP").is_ok() {
-        let p = image.program();
-        eprintln!(
-            "{:?} cap {} many {} frame {} prologue {}",
-            p.shape,
-            p.capacity,
-            p.many_segments,
-            p.frame_bytes,
-            p.prologue.len()
-        );
-        for (i, b) in p.blocks.iter().enumerate() {
-            eprintln!("block {i}");
-            for inst in b {
-                eprintln!("  {inst:?}");
-            }
-        }
-    }
-    image
+    compile(&kernel).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Nanoseconds of the fastest of several runs of `f`, for about ten milliseconds.

@@ -1000,13 +1000,14 @@ fn compare(seed: u64, scratch: &mut [TileScratch]) {
     }
 }
 
-/// Cases: `TILE_CASES` to run more of them.
+/// Cases: `TILE_CASES` to run more of them, from `TILE_FIRST` on.
 #[test]
 fn random_kernels_give_the_interpreters_bits() {
     let cases = std::env::var("TILE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(400);
     let mut scratch: Vec<TileScratch> =
         Isa::ALL.into_iter().filter(|isa| isa.available()).map(TileScratch::new).collect();
-    for seed in 0..cases {
+    let first = std::env::var("TILE_FIRST").ok().and_then(|n| n.parse().ok()).unwrap_or(0u64);
+    for seed in first..first + cases {
         compare(seed, &mut scratch);
     }
 }
