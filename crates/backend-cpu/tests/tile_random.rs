@@ -137,6 +137,13 @@ impl Writer<'_> {
         name
     }
 
+    /// The float, or a number in place of a NaN: a NaN's sign and payload are nobody's promise, so nothing may depend on them.
+    fn signed(&mut self, float: &str) -> String {
+        let nan = self.value(&format!("scalar.isnanf {float} : f32"));
+        let number = self.value("scalar.constant -0.25 : f32");
+        self.value(&format!("scf.select {nan}, {number}, {float} : f32"))
+    }
+
     fn line(&mut self, line: &str) {
         let _ = writeln!(self.text, "  {line}");
     }
@@ -171,7 +178,10 @@ impl Writer<'_> {
                 scope.floats.push(v);
             }
             2..=4 => {
-                let (op, a, b) = (*self.dice.pick(&BINARY), float(self, scope), float(self, scope));
+                let (op, a, mut b) = (*self.dice.pick(&BINARY), float(self, scope), float(self, scope));
+                if op == "copysignf" {
+                    b = self.signed(&b);
+                }
                 let v = self.value(&format!("scalar.{op} {a}, {b} : f32"));
                 scope.floats.push(v);
             }
@@ -276,6 +286,7 @@ impl Writer<'_> {
                     }
                     _ => {
                         let a = float(self, scope);
+                        let a = self.signed(&a);
                         self.value(&format!("scalar.bitcast {a} : f32 to i32"))
                     }
                 };
