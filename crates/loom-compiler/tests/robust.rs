@@ -240,3 +240,29 @@ fn conditions_and_providers_cost_what_is_written() {
     assert!(Module::parse("a.loom", &twice).is_err());
     assert!(begin.elapsed().as_secs() < 20);
 }
+
+#[test]
+fn verifying_many_definitions_is_bounded() {
+    // Each calls the one before it twice, in rows that end before any is too long for itself.
+    let mut rows = String::new();
+    for row in 0..100 {
+        let _ = writeln!(rows, "func.def @f{row}_0() {{\nfunc.return\n}}");
+        for at in 1..=16 {
+            let call = format!("func.call @f{row}_{}() : ()\n", at - 1);
+            let _ = writeln!(rows, "func.def @f{row}_{at}() {{\n{call}{call}func.return\n}}");
+        }
+    }
+    let begin = Instant::now();
+    let refused = Module::parse("a.loom", &rows).unwrap().verify().unwrap_err();
+    assert!(refused.to_string().contains("more than 2097152 ops once their calls are inlined"), "{refused}");
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    // A kernel costs what it holds, however long the text is: 2000 times 8 MB are not looked at.
+    let mut kernels = "// a comment\n".repeat(600_000);
+    for at in 0..2000 {
+        kernels += &single("", "").replace("@k", &format!("@k{at}"));
+    }
+    let module = Module::parse("a.loom", &kernels).unwrap();
+    let begin = Instant::now();
+    assert!(module.verify().is_ok());
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
