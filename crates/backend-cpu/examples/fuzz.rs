@@ -215,7 +215,8 @@ fn mutated(dice: &mut Dice, files: &[Vec<String>]) -> String {
         text.push_str(&block);
     }
     let mut tokens = tokens(&text);
-    for _ in 0..dice.below(6) {
+    let most = *dice.pick(&[2, 3, 6]);
+    for _ in 0..dice.below(most) {
         change(dice, &mut tokens, files);
     }
     tokens.concat()
@@ -293,9 +294,12 @@ fn change(dice: &mut Dice, tokens: &mut Vec<String>, files: &[Vec<String>]) {
             let other = dice.pick(files);
             let block: &String = dice.pick(other);
             let others = crate::tokens(block);
-            if let (Some(at), Some(from)) = (place(dice, tokens, &is_op), place(dice, &others, &is_op)) {
-                tokens[at] = others[from].clone();
-            }
+            let Some(at) = place(dice, tokens, &is_op) else { return };
+            // Of the same family it may still fit.
+            let family = tokens[at].split('.').next().unwrap_or_default().to_owned();
+            let near = |token: &str| is_op(token) && token.split('.').next() == Some(family.as_str());
+            let from = place(dice, &others, &near).or_else(|| place(dice, &others, &is_op));
+            tokens[at] = from.map_or_else(String::new, |from| others[from].clone());
         }
         9 => {
             if let Some(at) = place(dice, tokens, &is_word) {
