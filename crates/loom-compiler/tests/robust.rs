@@ -266,3 +266,18 @@ fn verifying_many_definitions_is_bounded() {
     assert!(module.verify().is_ok());
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
 }
+
+#[test]
+fn lanes_that_are_alike_are_bounded_when_compiling() {
+    let mut body = String::from("%q0 = vector.splat %n : vector<4096xi32>\n");
+    for at in 0..20_000 {
+        let _ = writeln!(body, "%q{} = vector.muli %q{at}, %q{at} : vector<4096xi32>", at + 1);
+    }
+    body += "%b = index.constant 0 : offset\n%v = buffer.view %a[%b] : buffer -> view<4096xi32>\n";
+    body += "vector.store %q20000, %v[0] : vector<4096xi32>, view<4096xi32>\n";
+    let kernel = specialise(&single("%a: buffer, %n: i32", &body), "k", &[]).unwrap();
+    let start = Instant::now();
+    let refused = tile::compile(&kernel).unwrap_err();
+    assert!(refused.to_string().contains("more than eight million lanes"), "{refused}");
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}

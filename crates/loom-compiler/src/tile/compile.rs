@@ -47,6 +47,9 @@ const FULL_GROUP: u32 = 128;
 const LONG_SEGMENT: u64 = 32;
 /// The most instructions of a program: what a hostile kernel can make the compiler emit.
 pub(super) const MAX_INSTRUCTIONS: usize = 1 << 20;
+/// The most lanes that ops read and make, counted for each op as it is compiled. Lanes that are alike need no instruction,
+/// yet are looked at one by one: some seconds.
+const MAX_LANES: u64 = 1 << 23;
 
 /// A 64-bit word that all items of a tile share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +173,8 @@ struct Compiler<'a> {
     /// The block being filled.
     at: Block,
     emitted: usize,
+    /// Lanes looked at until now.
+    looked: u64,
     span: Span,
     /// Values whose load has not been made yet.
     pending: BTreeSet<ValueId>,
@@ -239,6 +244,7 @@ impl<'a> Compiler<'a> {
             values: vec![None; body.values.len()],
             at: Block(0),
             emitted: 0,
+            looked: 0,
             span: Span::default(),
             pending: BTreeSet::new(),
             stored: BTreeSet::new(),
@@ -529,6 +535,11 @@ impl<'a> Compiler<'a> {
     // ---- ops
 
     fn op(&mut self, block: BlockId, at: usize, op: &IrOp) -> Result<()> {
+        let values = op.operands.iter().chain(&op.results);
+        self.looked += values.filter_map(|&value| self.body.ty(value).lanes()).sum::<u64>();
+        if self.looked > MAX_LANES {
+            return self.unsupported("a kernel whose ops have more than eight million lanes");
+        }
         match &op.kind {
             OpKind::Constant(_) | OpKind::Return | OpKind::Barrier(_) => Ok(()),
             // Terminators: whoever runs the block reads their operands.
