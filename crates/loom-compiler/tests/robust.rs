@@ -281,3 +281,28 @@ fn lanes_that_are_alike_are_bounded_when_compiling() {
     assert!(refused.to_string().contains("more than eight million lanes"), "{refused}");
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
+
+#[test]
+fn compiling_a_long_body_takes_time_by_its_length() {
+    let head = "%v = buffer.view %a[%base] : buffer -> view<64xi32>\n\
+                %l = kernel.workitem.id<x> : index\n%s0 = index.cast %l : index to i32\n";
+    // A chain in which each value is read by the next, and loads that are all read at the end.
+    let (mut chain, mut loads, mut reads) = (head.to_owned(), head.to_owned(), String::new());
+    for at in 0..100_000 {
+        let _ = writeln!(chain, "%s{} = scalar.muli %s{at}, %n : i32", at + 1);
+    }
+    chain += "view.store %s100000, %v[%l] : i32, view<64xi32>\n";
+    for at in 0..30_000 {
+        let _ = writeln!(loads, "%q{at} = view.load %v[%l] : view<64xi32> -> i32");
+        let _ = writeln!(reads, "view.store %q{at}, %v[%l] : i32, view<64xi32>");
+    }
+    for body in [chain, loads + &reads] {
+        // Items differ only where there are several.
+        let text = single("%a: buffer, %n: i32", &body).replace("workgroup_size(%one", "workgroup_size(%many");
+        let text = text.replacen("kernel.launch", "%many = index.constant 64 : index\n  kernel.launch", 1);
+        let kernel = specialise(&text, "k", &[]).unwrap();
+        let start = Instant::now();
+        tile::compile(&kernel).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    }
+}

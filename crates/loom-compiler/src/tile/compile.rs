@@ -47,6 +47,8 @@ const FULL_GROUP: u32 = 128;
 const LONG_SEGMENT: u64 = 32;
 /// The most instructions of a program: what a hostile kernel can make the compiler emit.
 pub(super) const MAX_INSTRUCTIONS: usize = 1 << 20;
+/// How many ops past one are looked at for what reads its result. A value that is read later is put into a register.
+pub(super) const AHEAD: usize = 1024;
 /// The most lanes that ops read and make, counted for each op as it is compiled. Lanes that are alike need no instruction,
 /// yet are looked at one by one: some seconds.
 const MAX_LANES: u64 = 1 << 23;
@@ -788,7 +790,7 @@ impl<'a> Compiler<'a> {
     /// Whether the only user of `value` is a fused multiply-add of this block that it is a factor of.
     fn factor(&self, block: BlockId, at: usize, value: ValueId) -> bool {
         let ops = &self.body.block(block).ops[at + 1..];
-        let user = ops.iter().find(|op| op.operands.contains(&value));
+        let user = ops.iter().take(AHEAD).find(|op| op.operands.contains(&value));
         user.is_some_and(|user| {
             user.kind == OpKind::Ternary(Ternary::FmaF)
                 && user.operands[..2].contains(&value)
@@ -848,7 +850,7 @@ impl<'a> Compiler<'a> {
             return Ok(None);
         }
         let ops = &self.body.block(block).ops;
-        let Some((store_at, store)) = ops.iter().enumerate().skip(at + 1).find(|(_, other)| {
+        let Some((store_at, store)) = ops.iter().enumerate().skip(at + 1).take(AHEAD).find(|(_, other)| {
             // Nothing between that touches memory or branches.
             !matches!(other.kind, OpKind::Constant(_) | OpKind::Unary(_) | OpKind::Binary(_) | OpKind::Ternary(_))
         }) else {
