@@ -296,7 +296,17 @@ fn compiling_a_long_body_takes_time_by_its_length() {
         let _ = writeln!(loads, "%q{at} = view.load %v[%l] : view<64xi32> -> i32");
         let _ = writeln!(reads, "view.store %q{at}, %v[%l] : i32, view<64xi32>");
     }
-    for body in [chain, loads + &reads] {
+    // A loop that carries many values.
+    let list = |item: &dyn Fn(usize) -> String| (0..20_000).map(item).collect::<Vec<String>>().join(", ");
+    let (results, types) = (list(&|at| format!("%z{at}")), list(&|_| "i32".to_owned()));
+    let (carried, yielded) = (list(&|at| format!("%r{at} = %n : i32")), list(&|at| format!("%u{at}")));
+    let mut carry = format!("{head}%zero = index.constant 0 : index\n%step = index.constant 1 : index\n");
+    let _ = writeln!(carry, "{results} = scf.for %t = [%zero to %l step %step]({carried}) -> ({types}) {{");
+    for at in 0..20_000 {
+        let _ = writeln!(carry, "%u{at} = scalar.addi %r{at}, %s0 : i32");
+    }
+    let _ = writeln!(carry, "scf.yield {yielded} : {types}\n}}\nview.store %z7, %v[%l] : i32, view<64xi32>");
+    for body in [chain, loads + &reads, carry] {
         // Items differ only where there are several.
         let text = single("%a: buffer, %n: i32", &body).replace("workgroup_size(%one", "workgroup_size(%many");
         let text = text.replacen("kernel.launch", "%many = index.constant 64 : index\n  kernel.launch", 1);
