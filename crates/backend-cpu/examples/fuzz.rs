@@ -118,11 +118,11 @@ fn main() {
         if let Err(why) = fs::write(&kept, &text) {
             eprintln!("fuzz: {}: {why}", kept.display());
         }
-        if let Some(finding) = attempt(case, &text, &mut count) {
-            if seen.insert(finding.kind.clone()) {
-                let text = smaller(case, text, &finding.kind, &mut Count::default());
-                println!("=== {} (seed {case})\n{}\n--- text\n{text}\n===", finding.kind, finding.what);
-            }
+        if let Some(finding) = attempt(case, &text, &mut count)
+            && seen.insert(finding.kind.clone())
+        {
+            let text = smaller(case, text, &finding.kind, &mut Count::default());
+            println!("=== {} (seed {case})\n{}\n--- text\n{text}\n===", finding.kind, finding.what);
         }
         count.cases += 1;
     }
