@@ -240,3 +240,79 @@ fn conditions_and_providers_cost_what_is_written() {
     assert!(Module::parse("a.loom", &twice).is_err());
     assert!(begin.elapsed().as_secs() < 20);
 }
+
+#[test]
+fn verifying_many_definitions_is_bounded() {
+    // Each calls the one before it twice, in rows that end before any is too long for itself.
+    let mut rows = String::new();
+    for row in 0..100 {
+        let _ = writeln!(rows, "func.def @f{row}_0() {{\nfunc.return\n}}");
+        for at in 1..=16 {
+            let call = format!("func.call @f{row}_{}() : ()\n", at - 1);
+            let _ = writeln!(rows, "func.def @f{row}_{at}() {{\n{call}{call}func.return\n}}");
+        }
+    }
+    let begin = Instant::now();
+    let refused = Module::parse("a.loom", &rows).unwrap().verify().unwrap_err();
+    assert!(refused.to_string().contains("more than 2097152 ops once their calls are inlined"), "{refused}");
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    // A kernel costs what it holds, however long the text is: 2000 times 8 MB are not looked at.
+    let mut kernels = "// a comment\n".repeat(600_000);
+    for at in 0..2000 {
+        kernels += &single("", "").replace("@k", &format!("@k{at}"));
+    }
+    let module = Module::parse("a.loom", &kernels).unwrap();
+    let begin = Instant::now();
+    assert!(module.verify().is_ok());
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn lanes_that_are_alike_are_bounded_when_compiling() {
+    let mut body = String::from("%q0 = vector.splat %n : vector<4096xi32>\n");
+    for at in 0..20_000 {
+        let _ = writeln!(body, "%q{} = vector.muli %q{at}, %q{at} : vector<4096xi32>", at + 1);
+    }
+    body += "%b = index.constant 0 : offset\n%v = buffer.view %a[%b] : buffer -> view<4096xi32>\n";
+    body += "vector.store %q20000, %v[0] : vector<4096xi32>, view<4096xi32>\n";
+    let kernel = specialise(&single("%a: buffer, %n: i32", &body), "k", &[]).unwrap();
+    let start = Instant::now();
+    let refused = tile::compile(&kernel).unwrap_err();
+    assert!(refused.to_string().contains("more than eight million lanes"), "{refused}");
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+#[test]
+fn compiling_a_long_body_takes_time_by_its_length() {
+    let head = "%v = buffer.view %a[%base] : buffer -> view<64xi32>\n\
+                %l = kernel.workitem.id<x> : index\n%s0 = index.cast %l : index to i32\n";
+    // A chain in which each value is read by the next, and loads that are all read at the end.
+    let (mut chain, mut loads, mut reads) = (head.to_owned(), head.to_owned(), String::new());
+    for at in 0..100_000 {
+        let _ = writeln!(chain, "%s{} = scalar.muli %s{at}, %n : i32", at + 1);
+    }
+    chain += "view.store %s100000, %v[%l] : i32, view<64xi32>\n";
+    for at in 0..30_000 {
+        let _ = writeln!(loads, "%q{at} = view.load %v[%l] : view<64xi32> -> i32");
+        let _ = writeln!(reads, "view.store %q{at}, %v[%l] : i32, view<64xi32>");
+    }
+    // A loop that carries many values.
+    let list = |item: &dyn Fn(usize) -> String| (0..20_000).map(item).collect::<Vec<String>>().join(", ");
+    let (results, types) = (list(&|at| format!("%z{at}")), list(&|_| "i32".to_owned()));
+    let (carried, yielded) = (list(&|at| format!("%r{at} = %n : i32")), list(&|at| format!("%u{at}")));
+    let mut carry = format!("{head}%zero = index.constant 0 : index\n%step = index.constant 1 : index\n");
+    let _ = writeln!(carry, "{results} = scf.for %t = [%zero to %l step %step]({carried}) -> ({types}) {{");
+    for at in 0..20_000 {
+        let _ = writeln!(carry, "%u{at} = scalar.addi %r{at}, %s0 : i32");
+    }
+    let _ = writeln!(carry, "scf.yield {yielded} : {types}\n}}\nview.store %z7, %v[%l] : i32, view<64xi32>");
+    for body in [chain, loads + &reads, carry] {
+        // Items differ only where there are several.
+        let text = single("%a: buffer, %n: i32", &body).replace("workgroup_size(%one", "workgroup_size(%many");
+        let text = text.replacen("kernel.launch", "%many = index.constant 64 : index\n  kernel.launch", 1);
+        let kernel = specialise(&text, "k", &[]).unwrap();
+        let start = Instant::now();
+        tile::compile(&kernel).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    }
+}

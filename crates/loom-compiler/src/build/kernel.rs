@@ -15,6 +15,9 @@ use super::control::Terminator;
 use super::names::Binding;
 use super::{Builder, MAX_OPS, Mode, Place, one};
 
+/// The most ops that are verified of one text, those of inlined calls counted each time: some seconds.
+const MAX_VERIFIED_OPS: u64 = 1 << 21;
+
 /// The most workgroups of a cluster along one axis.
 const MAX_CLUSTER_WORKGROUPS: u64 = 1024;
 
@@ -43,7 +46,18 @@ impl<'m> Builder<'m> {
             return self.report(crate::diag::Refusal::At(span, message.to_owned()));
         }
         let beyond = module.beyond_kernels();
+        let mut verified = 0;
         for (at, (op, _)) in module.ops.iter().zip(chosen).enumerate().filter(|(_, (_, chosen))| **chosen) {
+            // Each definition is verified with all that it calls, so what short ones hold together may be without end.
+            verified += u64::from(std::mem::take(&mut self.built));
+            if verified > MAX_VERIFIED_OPS {
+                let span = module.tokens[op.name as usize].span;
+                let message = format!(
+                    "the definitions before this one have more than {MAX_VERIFIED_OPS} ops once their calls are inlined; \
+                     divide the text"
+                );
+                return self.report(crate::diag::Refusal::At(span, message));
+            }
             if self.diagnostics.is_full() {
                 return;
             }
@@ -205,12 +219,14 @@ impl<'m> Builder<'m> {
         self.check_read_only(&body)?;
         // The passes that follow find what is left of the workgroup memory.
         let subgroup_size = self.subgroup_size;
-        // A kernel that is only verified is thrown away.
-        let source = match self.mode {
-            Mode::Specialise => self.module.digest(op, self.config),
-            Mode::Verify => SourceDigest([0; 32]),
+        // A kernel that is only verified is thrown away; these cost as much as the whole text is long, for each kernel.
+        let (source, lines) = match self.mode {
+            Mode::Specialise => {
+                let files = self.module.files.iter().map(|file| file.start);
+                (self.module.digest(op, self.config), Lines::new(&self.module.source, files))
+            }
+            Mode::Verify => (SourceDigest([0; 32]), Lines::default()),
         };
-        let lines = Lines::new(&self.module.source, self.module.files.iter().map(|file| file.start));
         Ok(Kernel {
             name,
             source,

@@ -47,6 +47,11 @@ const FULL_GROUP: u32 = 128;
 const LONG_SEGMENT: u64 = 32;
 /// The most instructions of a program: what a hostile kernel can make the compiler emit.
 pub(super) const MAX_INSTRUCTIONS: usize = 1 << 20;
+/// How many ops past one are looked at for what reads its result. A value that is read later is put into a register.
+pub(super) const AHEAD: usize = 1024;
+/// The most lanes that ops read and make, counted for each op as it is compiled. Lanes that are alike need no instruction,
+/// yet are looked at one by one: some seconds.
+const MAX_LANES: u64 = 1 << 23;
 
 /// A 64-bit word that all items of a tile share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +175,8 @@ struct Compiler<'a> {
     /// The block being filled.
     at: Block,
     emitted: usize,
+    /// Lanes looked at until now.
+    looked: u64,
     span: Span,
     /// Values whose load has not been made yet.
     pending: BTreeSet<ValueId>,
@@ -239,6 +246,7 @@ impl<'a> Compiler<'a> {
             values: vec![None; body.values.len()],
             at: Block(0),
             emitted: 0,
+            looked: 0,
             span: Span::default(),
             pending: BTreeSet::new(),
             stored: BTreeSet::new(),
@@ -529,6 +537,11 @@ impl<'a> Compiler<'a> {
     // ---- ops
 
     fn op(&mut self, block: BlockId, at: usize, op: &IrOp) -> Result<()> {
+        let values = op.operands.iter().chain(&op.results);
+        self.looked += values.filter_map(|&value| self.body.ty(value).lanes()).sum::<u64>();
+        if self.looked > MAX_LANES {
+            return self.unsupported("a kernel whose ops have more than eight million lanes");
+        }
         match &op.kind {
             OpKind::Constant(_) | OpKind::Return | OpKind::Barrier(_) => Ok(()),
             // Terminators: whoever runs the block reads their operands.
@@ -777,7 +790,7 @@ impl<'a> Compiler<'a> {
     /// Whether the only user of `value` is a fused multiply-add of this block that it is a factor of.
     fn factor(&self, block: BlockId, at: usize, value: ValueId) -> bool {
         let ops = &self.body.block(block).ops[at + 1..];
-        let user = ops.iter().find(|op| op.operands.contains(&value));
+        let user = ops.iter().take(AHEAD).find(|op| op.operands.contains(&value));
         user.is_some_and(|user| {
             user.kind == OpKind::Ternary(Ternary::FmaF)
                 && user.operands[..2].contains(&value)
@@ -837,7 +850,7 @@ impl<'a> Compiler<'a> {
             return Ok(None);
         }
         let ops = &self.body.block(block).ops;
-        let Some((store_at, store)) = ops.iter().enumerate().skip(at + 1).find(|(_, other)| {
+        let Some((store_at, store)) = ops.iter().enumerate().skip(at + 1).take(AHEAD).find(|(_, other)| {
             // Nothing between that touches memory or branches.
             !matches!(other.kind, OpKind::Constant(_) | OpKind::Unary(_) | OpKind::Binary(_) | OpKind::Ternary(_))
         }) else {

@@ -3,6 +3,8 @@
 //! - What control flow decides has a *place*, a register or a slot, that every way into the code after it fills.
 //! - The places of a block are filled at once: what one still holds may be read for another.
 
+use std::collections::BTreeSet;
+
 use super::{Compiler, Lane, Line, Result, Word};
 use crate::ir::{BlockId, Op as IrOp, ValueId};
 use crate::ops::{Binary, Convert, IntPredicate, OpKind};
@@ -21,6 +23,9 @@ enum Home {
     Reg(Reg),
     Slot(Slot),
 }
+
+/// Values that a loop carries times values of the kernel, up to which results are computed in place.
+const MAX_WANT: usize = 1 << 24;
 
 impl Compiler<'_> {
     pub(super) fn condition(&mut self, lane: &Lane) -> Result<Condition> {
@@ -140,25 +145,29 @@ impl Compiler<'_> {
 
     /// Moves lanes to places at once: what a place still holds may be read by a later move.
     fn place_all(&mut self, places: &[Place], lanes: &[Lane]) -> Result<()> {
-        let written = |lane: &Lane, upto: usize| {
-            places[..upto].iter().any(|place| match (place.home, lane) {
-                (Home::Reg(to), lane) => {
-                    let mut reads = false;
-                    Self::each_lane_reg(lane, &mut |reg| reads |= reg == to);
-                    reads
+        // The registers and slots of the places before the one that is looked at.
+        let (mut regs, mut slots) = (BTreeSet::new(), BTreeSet::new());
+        let written = |regs: &BTreeSet<u32>, slots: &BTreeSet<u32>, lane: &Lane| {
+            let mut reads = false;
+            Self::each_lane_reg(lane, &mut |reg| reads |= regs.contains(&reg.0));
+            let word = |word: &Word| matches!(word, Word::Slot { slot, .. } if slots.contains(&slot.0));
+            reads
+                || match lane {
+                    Lane::Uniform(uniform) => word(uniform),
+                    Lane::Affine(line) | Lane::Compare { value: line, .. } => {
+                        [line.base, line.l, line.g].iter().any(word)
+                    }
+                    _ => false,
                 }
-                (Home::Slot(to), Lane::Uniform(Word::Slot { slot, .. })) => *slot == to,
-                (Home::Slot(to), Lane::Affine(line)) | (Home::Slot(to), Lane::Compare { value: line, .. }) => {
-                    [line.base, line.l, line.g]
-                        .iter()
-                        .any(|word| matches!(word, Word::Slot { slot, .. } if *slot == to))
-                }
-                (Home::Slot(_), _) => false,
-            })
         };
         let mut safe = Vec::with_capacity(lanes.len());
-        for (at, (place, lane)) in places.iter().zip(lanes).enumerate() {
-            if !written(lane, at) {
+        for (place, lane) in places.iter().zip(lanes) {
+            let written = written(&regs, &slots, lane);
+            match place.home {
+                Home::Reg(Reg(to)) => regs.insert(to),
+                Home::Slot(Slot(to)) => slots.insert(to),
+            };
+            if !written {
                 safe.push(lane.clone());
                 continue;
             }
@@ -400,6 +409,10 @@ impl Compiler<'_> {
     fn want(&mut self, block: BlockId, carried: &[ValueId], places: &[Vec<Place>]) {
         let ops = &self.body.block(block).ops;
         let Some(terminator) = ops.last() else { return };
+        // The body is looked through for each of them; where that is too much, what they become is copied.
+        if carried.len().saturating_mul(self.body.values.len()) > MAX_WANT {
+            return;
+        }
         for ((&argument, &yielded), home) in carried.iter().zip(&terminator.operands).zip(places) {
             let [Place { home: Home::Reg(reg), .. }] = home[..] else {
                 continue;

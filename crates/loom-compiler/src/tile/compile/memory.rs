@@ -3,7 +3,7 @@
 //! - An address is affine for as long as its parts are; else it is gathered from a register.
 //! - A load whose only user is element-wise is left to that user, if nothing between may write.
 
-use super::{Compiler, FULL_GROUP, Lane, Result, Value, Word, ZERO};
+use super::{AHEAD, Compiler, FULL_GROUP, Lane, Result, Value, Word, ZERO};
 use crate::ir::{BlockId, Op as IrOp, ValueId};
 use crate::ops::{Binary, Family, OpKind, Space};
 use crate::tile::program::{Access, Buffer, Builtin, Inst, Offsets, Op, Reg, Shape, Source, Target};
@@ -179,7 +179,7 @@ impl<'a> Compiler<'a> {
         if uses != 1 && !again {
             return false;
         }
-        for op in &self.body.block(block).ops[at + 1..] {
+        for op in self.body.block(block).ops.iter().skip(at + 1).take(AHEAD) {
             let simple = matches!(op.kind.family(), Family::Element(_))
                 && op.results.iter().all(|&result| matches!(self.body.ty(result), Type::Scalar(_)));
             let meets = matches!(op.kind, OpKind::WorkgroupReduce(_) | OpKind::SubgroupReduce { .. });
