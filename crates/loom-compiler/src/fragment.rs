@@ -8,8 +8,8 @@
 //!
 //! - This is the register layout of the WMMA instructions of AMD RDNA3 (gfx11), for subgroups of 32 and of 64 lanes, which
 //!   public kernels rely on. Sources: "How to accelerate AI applications on RDNA 3 using WMMA" (gpuopen.com/learn/wmma_on_rdna3)
-//!   and its sample in GPUOpen's Orochi (`Test/WMMA`) for 32 lanes; AMD's matrix instruction calculator
-//!   (ROCm/amd_matrix_instruction_calculator) for 64 lanes: rows alternate between the groups of 16 lanes.
+//!   and its sample in GPUOpen's Orochi (`Test/WMMA`) for 32 lanes. For 64 lanes, rows alternate between the four groups of 16
+//!   lanes: as an emulator of RDNA3 by others has it, and as public kernels need it; not found in a text of AMD's.
 //! - A 16-bit accumulator lies in the low half of a 32-bit register, so its payload has a slot of data and a slot without in turn
 //!   (`spread` 2, the hardware's OPSEL 0). The slot without data is kept as it is.
 //! - Slots count elements, not vector lanes: four `i32` lanes of packed bytes are 16 slots, lowest bits first.
