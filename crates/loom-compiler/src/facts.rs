@@ -4,7 +4,7 @@
 //!   `i1` (0 or 1) and `offset` (never negative). Of floats, vectors, buffers and views nothing is known.
 //! - Facts come from constants, the predicates of config values, assumptions and `where` clauses, ids and launch geometry,
 //!   loop bounds, arithmetic, and the comparisons that a branch was taken for. None is ever checked at run time.
-//! - A fact of a value holds from where it became known, in the blocks that are dominated: [`Table`] takes it back when the
+//! - A fact of a value holds from where it became known, in the blocks that are dominated: a table takes it back when the
 //!   block ends. What [`crate::ir::Kernel::facts`] says holds wherever the value is defined.
 //! - Arithmetic that may wrap gives nothing but the power of two that survives.
 

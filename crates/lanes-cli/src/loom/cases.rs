@@ -58,6 +58,7 @@ pub struct BenchArgs {
 
 /// What both take.
 #[derive(Debug, Args)]
+#[expect(rustdoc::broken_intra_doc_links, reason = "brackets are the contract's notation, shown by --help")]
 struct OnArgs {
     /// Loom files; - is standard input. Each is linked with what it uses of the others
     #[arg(value_name = "FILE", required = true)]
