@@ -850,9 +850,8 @@ impl<'m> Builder<'m> {
         reader.expect(close).map(|_| ())
     }
 
-    /// `@k[%w](%a, %b) : [index](index, tensor<..>)`.
-    fn launch(&mut self, reader: &mut Reader<'m>, draft: &mut Draft) -> Built<()> {
-        let (kernel, span) = reader.symbol()?;
+    /// `[%w](%a, %b) : [index](index, tensor<..>)`: workload and launch arguments; the brackets stand where there is a workload.
+    fn launch_operands(&mut self, reader: &mut Reader<'m>, draft: &mut Draft) -> Built<(Vec<Operand>, Vec<Operand>)> {
         let has_workload = reader.peek() == Some(Kind::BracketOpen);
         let mut workload = Vec::new();
         if has_workload {
@@ -864,6 +863,13 @@ impl<'m> Builder<'m> {
             self.type_list(reader, (Kind::BracketOpen, Kind::BracketClose), &workload, draft)?;
         }
         self.type_list(reader, (Kind::ParenOpen, Kind::ParenClose), &arguments, draft)?;
+        Ok((workload, arguments))
+    }
+
+    /// `@k[%w](%a, %b) : [index](index, tensor<..>)`.
+    fn launch(&mut self, reader: &mut Reader<'m>, draft: &mut Draft) -> Built<()> {
+        let (kernel, span) = reader.symbol()?;
+        let (workload, arguments) = self.launch_operands(reader, draft)?;
         reader.end()?;
         let (workload_types, types) = self.kernel_types(kernel, span)?;
         self.fits("workload", span, &workload, &workload_types)?;
@@ -1187,17 +1193,7 @@ impl<'m> Builder<'m> {
         let (expected, expected_span) =
             if reader.accept(Kind::Comma) { reader.symbol()? } else { (actual, actual_span) };
         reader.expect(Kind::Greater)?;
-        let has_workload = reader.peek() == Some(Kind::BracketOpen);
-        let mut workload = Vec::new();
-        if has_workload {
-            workload = self.operand_list(reader, Kind::BracketOpen, Kind::BracketClose)?;
-        }
-        let arguments = self.operand_list(reader, Kind::ParenOpen, Kind::ParenClose)?;
-        reader.expect(Kind::Colon)?;
-        if has_workload {
-            self.type_list(reader, (Kind::BracketOpen, Kind::BracketClose), &workload, draft)?;
-        }
-        self.type_list(reader, (Kind::ParenOpen, Kind::ParenClose), &arguments, draft)?;
+        let (workload, arguments) = self.launch_operands(reader, draft)?;
         reader.expect(Kind::Arrow)?;
         let mut sides: [Vec<(&'m str, Span, ScalarType)>; 2] = [Vec::new(), Vec::new()];
         if reader.accept(Kind::BracketOpen) {

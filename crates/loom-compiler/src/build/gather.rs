@@ -122,15 +122,15 @@ impl<'m> Builder<'m> {
         Ok(one(self.emit_here(kind, &operands, result)))
     }
 
-    /// `vector.scatter %v, %w[..][%idx] : vector, view, indices`, or with `, %mask`.
-    pub(super) fn scatter(&mut self, reader: &mut Reader<'m>, masked: bool) -> Built<Vec<Binding>> {
+    /// What scattering and compressing stores share: value, view and indices, in this order; what follows them; the value's type.
+    fn stored(&mut self, reader: &mut Reader<'m>, gathered: bool, masked: bool) -> Built<(Vec<ValueId>, Rest, Type)> {
         self.volatile(reader)?;
         let value_span = reader.here();
         let value = self.operand(reader)?;
         reader.expect(Kind::Comma)?;
         let (view, ty, span) = self.view_operand(reader)?;
         let indices = self.view_indices(reader, &ty, span)?;
-        let rest = self.rest(reader, true, masked, false)?;
+        let rest = self.rest(reader, gathered, masked, false)?;
         self.typed(reader, value)?;
         reader.expect(Kind::Comma)?;
         self.typed(reader, view)?;
@@ -140,6 +140,12 @@ impl<'m> Builder<'m> {
         self.check_gathered(reader, &vector, &Type::View(ty), value_span)?;
         let mut operands = vec![value, view];
         operands.extend(indices);
+        Ok((operands, rest, vector))
+    }
+
+    /// `vector.scatter %v, %w[..][%idx] : vector, view, indices`, or with `, %mask`.
+    pub(super) fn scatter(&mut self, reader: &mut Reader<'m>, masked: bool) -> Built<Vec<Binding>> {
+        let (mut operands, rest, vector) = self.stored(reader, true, masked)?;
         if let Some((offsets, span)) = rest.offsets {
             operands.push(self.offsets(reader, offsets, span, &vector)?);
         }
@@ -204,27 +210,12 @@ impl<'m> Builder<'m> {
 
     /// `vector.store.compress %v, %w[..], %m : vector, view, mask`.
     pub(super) fn store_compress(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
-        self.volatile(reader)?;
-        let value_span = reader.here();
-        let value = self.operand(reader)?;
-        reader.expect(Kind::Comma)?;
-        let (view, ty, span) = self.view_operand(reader)?;
-        let indices = self.view_indices(reader, &ty, span)?;
-        let rest = self.rest(reader, false, true, false)?;
-        self.typed(reader, value)?;
-        reader.expect(Kind::Comma)?;
-        self.typed(reader, view)?;
-        self.rest_types(reader, &rest)?;
-        reader.end()?;
-        let vector = self.ty(value).clone();
-        self.check_gathered(reader, &vector, &Type::View(ty), value_span)?;
+        let (mut operands, rest, vector) = self.stored(reader, false, true)?;
         let Some((mask, mask_span)) = rest.mask else {
             return reader.expected("a mask");
         };
         self.check_mask(reader, mask, mask_span, &vector)?;
         if let Some(offsets) = self.before(reader, mask, mask_span)? {
-            let mut operands = vec![value, view];
-            operands.extend(indices);
             operands.extend([offsets, mask]);
             self.push(OpKind::ScatterMask, &operands, Vec::new(), Vec::new());
         }

@@ -132,7 +132,7 @@ impl Run<'_> {
         let mut sums = [None; REDUCTION_CHAINS];
         for i in items.step_by(stride).skip_while(|&i| i < exec.lo) {
             // SAFETY: the mask and the register cover the tile.
-            let value = unsafe { (exec.mask.is_null() || *exec.mask.add(i) != 0).then(|| bits(ty, from, i)) };
+            let value = unsafe { Self::is_on(exec, i).then(|| bits(ty, from, i)) };
             let chain = (i - first) / stride % REDUCTION_CHAINS;
             sums[chain] = either(sums[chain], value);
         }
