@@ -159,7 +159,7 @@ enum Touch {
     Atomic(Kind),
 }
 
-/// Calls `visit` with each buffer that `inst` accesses by itself.
+/// Calls `visit` with each buffer that `inst` accesses by itself. Fields are named one by one, so that none is missed.
 fn each_touch(inst: &Inst, visit: &mut dyn FnMut(u32, Touch)) {
     fn load(source: &Source, visit: &mut dyn FnMut(u32, Touch)) {
         if let Source::Memory(Access { buffer, .. }) = source {
@@ -167,17 +167,21 @@ fn each_touch(inst: &Inst, visit: &mut dyn FnMut(u32, Touch)) {
         }
     }
     match inst {
-        Inst::LoadScalar { buffer, .. } => visit(*buffer, Touch::Load),
+        Inst::LoadScalar { ty: _, to: _, buffer, offset: _, site: _ } => visit(*buffer, Touch::Load),
         Inst::Map { op: _, to, from } => {
             from.iter().for_each(|source| load(source, visit));
             if let Target::Memory(access) = to {
                 visit(access.buffer, Touch::Store);
             }
         }
-        Inst::MapSegments { from, .. } => from.iter().for_each(|source| load(source, visit)),
-        Inst::Reduce { from, .. } | Inst::Ballot { from, .. } => load(from, visit),
-        Inst::Shuffle { offset, width, .. } => [offset, width].into_iter().for_each(|source| load(source, visit)),
-        Inst::Broadcast { lane, .. } => lane.iter().for_each(|source| load(source, visit)),
+        Inst::MapSegments { op: _, to: _, from } => from.iter().for_each(|source| load(source, visit)),
+        Inst::Reduce { combine: _, ty: _, to: _, from, group: _ } | Inst::Ballot { ty: _, to: _, from } => {
+            load(from, visit);
+        }
+        Inst::Shuffle { mode: _, ty: _, to: _, valid: _, from: _, offset, width } => {
+            [offset, width].into_iter().for_each(|source| load(source, visit))
+        }
+        Inst::Broadcast { ty: _, to: _, from: _, lane } => lane.iter().for_each(|source| load(source, visit)),
         Inst::Atomic { atomic, ty, to, from, access } => {
             from.iter().for_each(|source| load(source, visit));
             visit(access.buffer, Touch::Atomic(Kind::of(*atomic, *ty, to.is_some())));

@@ -228,3 +228,63 @@ impl Others {
         self.0.wrapping_add(part - 1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loom_compiler::{Module, tile::compile};
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// 64 workgroups, each some thousand turns of a loop.
+    const TEXT: &str = "kernel.def export(\"k\") @k() {
+  kernel.launch.config workgroups(64, 1, 1) workgroup_size(256, 1, 1) : index
+} launch(%out: buffer) {
+  %base = index.constant 0 : offset
+  %zero = index.constant 0 : index
+  %one = index.constant 1 : index
+  %turns = index.constant 3000 : index
+  %v = buffer.view %out[%base] : buffer -> view<16384xi32>
+  %i = kernel.workitem.dispatch.id<x> : index
+  %x = index.cast %i : index to i32
+  %r = scf.for %k = [%zero to %turns step %one](%a = %x : i32) -> (i32) {
+    %next = scalar.muli %a, %x : i32
+    scf.yield %next : i32
+  }
+  view.store %r, %v[%i] : i32, view<16384xi32>
+  kernel.return
+}
+";
+
+    #[test]
+    fn a_thread_that_panics_is_a_fault_and_nobody_hangs() {
+        let module = Module::parse("test", TEXT).unwrap();
+        let image = compile(&module.specialise("k", &BTreeMap::new()).unwrap()).unwrap();
+        let geometry = image.launch.geometry(&[]).unwrap();
+        let (profile, pool) = (Profile::of(image.program()), Pool::new(3).unwrap());
+        let mut memory = vec![0u32; 16384];
+        let args = [Arg::Buffer { ptr: memory.as_mut_ptr().cast(), len: 65536 }];
+        let (mut mine, asked) = (TileScratch::default(), AtomicUsize::new(0));
+        let broken = |part: usize| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            panic!("no scratch for part {part}")
+        };
+        for _ in 0..1000 {
+            let before = asked.load(Ordering::Relaxed);
+            let crew = Crew { pool: &pool, most: 3, scratch: &broken, worth_ns: 0 };
+            // SAFETY: `memory` is what the kernel writes, and the others get no scratch at all.
+            let ran = unsafe { spread(&image, &geometry, &args, &mut mine, &profile, &crew) };
+            let said = match ran {
+                Ok(()) => String::new(),
+                Err(fault) => fault.to_string(),
+            };
+            // Nobody came, or whoever did broke.
+            assert_eq!(said.is_empty(), asked.load(Ordering::Relaxed) == before, "{said}");
+            if !said.is_empty() {
+                assert!(said.starts_with("kernel `k`: panicked: no scratch for part "), "{said}");
+                return;
+            }
+        }
+        panic!("nobody ever helps");
+    }
+}
