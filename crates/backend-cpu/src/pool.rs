@@ -15,12 +15,15 @@
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 
 /// How often a waiting thread looks before it parks: some tens of microseconds, a few times what waking it takes.
 const SPINS: u32 = if cfg!(miri) { 4 } else { 2000 };
+
+/// One question in so many about calls in vain is answered as if there had been none.
+const CHANCE: u32 = 13;
 
 /// What the parts of a job share, on the stack of the caller.
 struct Job<'a> {
@@ -71,6 +74,10 @@ pub(crate) struct Pool {
     workers: Vec<JoinHandle<()>>,
     /// The next job's number.
     jobs: AtomicU64,
+    /// Calls for help, one after the other, that nobody answered in time.
+    missed: AtomicU32,
+    /// How often that was asked for.
+    asked: AtomicU32,
 }
 
 impl Pool {
@@ -79,7 +86,13 @@ impl Pool {
         let mailbox = |_| Mailbox { state: AtomicU64::new(IDLE), post: UnsafeCell::new(None) };
         let shared = Arc::new(Shared { mailboxes: (1..threads).map(mailbox).collect(), handed: AtomicU64::new(0) });
         // From here on, an error drops the pool, and that ends the threads that did start.
-        let mut pool = Self { shared, workers: Vec::new(), jobs: AtomicU64::new(JOBS) };
+        let mut pool = Self {
+            shared,
+            workers: Vec::new(),
+            jobs: AtomicU64::new(JOBS),
+            missed: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
+        };
         for worker in 0..pool.shared.mailboxes.len() {
             let shared = Arc::clone(&pool.shared);
             let name = format!("lanes-cpu-{}", worker + 1);
@@ -111,6 +124,16 @@ impl Pool {
         self.each(parts.min(self.threads()), part, false)
     }
 
+    /// How many calls for help were in vain of late, up to 6: workers that do not get a processor are not worth waking for little.
+    /// Now and then it says 0, so that they get their chance.
+    pub fn missed(&self) -> u32 {
+        match self.missed.load(Ordering::Relaxed) {
+            0 => 0,
+            missed if !self.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHANCE) => missed,
+            _ => 0,
+        }
+    }
+
     fn each(&self, parts: usize, part: &(dyn Fn(usize) + Sync), all: bool) -> Result<(), String> {
         let run = |at: usize| catch_unwind(AssertUnwindSafe(|| part(at))).map_err(|panic| said(&*panic));
         if parts < 2 {
@@ -126,7 +149,9 @@ impl Pool {
             }
         }
         if !all && given > 0 {
-            self.take_back(&job, number);
+            let missed =
+                if self.take_back(&job, number) == given { self.missed.load(Ordering::Relaxed) + 1 } else { 0 };
+            self.missed.store(missed.min(6), Ordering::Relaxed);
         }
         wait(|| job.pending.load(Ordering::Acquire) == 0);
         let panic = job.panic.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -157,15 +182,18 @@ impl Pool {
         given
     }
 
-    /// Takes back what was posted and is not begun.
-    fn take_back(&self, job: &Job<'_>, number: u64) {
+    /// Takes back what was posted and is not begun; how many.
+    fn take_back(&self, job: &Job<'_>, number: u64) -> usize {
+        let mut taken = 0;
         for mailbox in &self.shared.mailboxes {
             // Only this call posts under this number, so it is the post that was made above.
             let back = mailbox.state.compare_exchange(number, IDLE, Ordering::AcqRel, Ordering::Relaxed);
             if back.is_ok() {
                 job.pending.fetch_sub(1, Ordering::Relaxed);
+                taken += 1;
             }
         }
+        taken
     }
 }
 

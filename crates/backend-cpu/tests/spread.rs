@@ -308,7 +308,7 @@ fn the_fault_is_that_of_the_lowest_workgroup() {
         let kernel = faulty(fault);
         for first in [0, 1, 42, 99] {
             // Those before it are slow, so others fault earlier in time.
-            let found = same_fault(&kernel, [200, first + 1, first], u64::MAX);
+            let found = same_fault(&kernel, [100, first + 1, first], u64::MAX);
             match found {
                 Fault::Assert { item, .. } => assert_eq!(item, [first * 32, 0, 0]),
                 Fault::OutOfBounds { index, .. } => assert_eq!(index, 2_000_000),
@@ -324,7 +324,7 @@ fn of_two_faults_the_earlier_is_told() {
     let second = OUTSIDE.replace("select %fine", "select %early");
     let kernel = faulty(&format!("{ASSERT}{second}"));
     for (assertion, store) in [(10, 60), (60, 10), (0, 1), (1, 0), (98, 99), (99, 98)] {
-        match same_fault(&kernel, [200, store, assertion], u64::MAX) {
+        match same_fault(&kernel, [100, store, assertion], u64::MAX) {
             Fault::Assert { item, .. } => assert!(assertion < store && item[0] == assertion * 32),
             Fault::OutOfBounds { .. } => assert!(store < assertion),
             other => panic!("{other:?}"),
@@ -351,8 +351,8 @@ fn a_fault_ends_what_others_are_at_above_it_and_nothing_below() {
     assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
     // The other way round: the lowest never ends, and its budget is what is told, though others fail at once.
     let kernel = faulty(ASSERT);
-    let fault = same_fault(&kernel, [1 << 40, 1, 1], 200_000);
-    assert!(matches!(fault, Fault::Steps { limit: 200_000, .. }), "{fault:?}");
+    let fault = same_fault(&kernel, [1 << 40, 1, 1], 20_000);
+    assert!(matches!(fault, Fault::Steps { limit: 20_000, .. }), "{fault:?}");
 }
 
 /// The budget is the launch's: of turns, by the sum over all workgroups, and of tiles.

@@ -27,7 +27,7 @@ use super::kernels::{Loops, Operand, bits, set_bits};
 use super::memory::Bytes;
 use super::{Arg, Fault};
 
-pub(super) use share::{Pace, Patience, Role, Share};
+pub(super) use share::{Patience, Role, Share};
 
 #[cfg(not(target_endian = "little"))]
 compile_error!(

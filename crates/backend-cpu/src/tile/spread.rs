@@ -5,18 +5,19 @@
 //!              └ no ─> runs tiles alone ── what is left takes others long enough ─> asks them ─> claims ranges with them
 //! ```
 //!
-//! - How long a launch takes is measured, not guessed: the first time it is run with an eye on the clock, and later the pace of
-//!   the time before says at once. Results do not depend on it.
+//! - How long a launch takes is measured, not guessed: the first time it is run with an eye on the clock, and later the launches
+//!   before say at once. One that was short is looked at again now and then. Results do not depend on it.
 //! - Those who help are idle threads of the pool. Nobody waits for one that has not begun by the time all is claimed.
 //! - Not here: who claims what, faults and budgets (`run/share.rs`), and which kernels may be shared (`order`).
 
 use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use loom_compiler::launch::Geometry;
 use loom_compiler::tile::{CpuImage, Inst, Program};
 
 use super::order::Order;
-use super::run::{self, Pace, Patience, Role, Share};
+use super::run::{self, Patience, Role, Share};
 use super::{Arg, Fault, TileScratch, check, kernels};
 use crate::isa::Isa;
 use crate::pool::Pool;
@@ -26,6 +27,9 @@ pub(crate) const WORTH_NS: u64 = 20_000;
 
 /// Instructions times work-items of a launch without loops that is not even timed: some tens of microseconds.
 const SMALL: u64 = 1 << 15;
+
+/// Of launches that are expected to be short, one in so many is timed.
+const TIMED: u32 = 16;
 
 /// What is known of a kernel that may be shared.
 #[derive(Debug)]
@@ -44,12 +48,51 @@ impl Profile {
         Self { order: Order::of(program), instructions: (!loops).then_some(instructions), pace: Pace::default() }
     }
 
-    /// Whether a launch may be worth a second thread, and nobody can tell whether it had one.
-    fn may_share(&self, geometry: &Geometry, args: &[Arg]) -> bool {
-        let groups = geometry.workgroups.iter().fold(1, |product: u64, &count| product.saturating_mul(count.into()));
+    /// What a launch should take one thread, by those before (0: there was none), if it may be worth a second one and nobody
+    /// can tell whether it had one.
+    fn expected(&self, geometry: &Geometry, args: &[Arg], worth_ns: u64) -> Option<u64> {
+        let groups = groups(geometry);
         let size = geometry.workgroup_size.iter().fold(1, |product: u64, &count| product.saturating_mul(count.into()));
-        let work = |instructions: u64| groups.saturating_mul(size).saturating_mul(instructions);
-        groups > 1 && self.instructions.is_none_or(|count| work(count) > SMALL) && self.order.is_free(args)
+        let small = |count: u64| groups.saturating_mul(size).saturating_mul(count) <= SMALL;
+        if groups < 2 || self.instructions.is_some_and(small) {
+            return None;
+        }
+        let expected = self.pace.of(groups);
+        let short = expected > 0 && expected < worth_ns && !self.pace.due();
+        (!short && self.order.is_free(args)).then_some(expected)
+    }
+}
+
+fn groups(geometry: &Geometry) -> u64 {
+    geometry.workgroups.iter().fold(1, |product: u64, &count| product.saturating_mul(count.into()))
+}
+
+/// How long a kernel takes, going by the launches so far.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Nanoseconds of a workgroup times 1024; 0 before the first.
+    group: AtomicU64,
+    /// Launches that were not timed since.
+    since: AtomicU32,
+}
+
+impl Pace {
+    /// Nanoseconds that so many workgroups take one thread.
+    fn of(&self, groups: u64) -> u64 {
+        let group = self.group.load(Ordering::Relaxed);
+        if group == 0 { 0 } else { (group.saturating_mul(groups) >> 10).max(1) }
+    }
+
+    /// Whether to time the next launch whatever is known.
+    fn due(&self) -> bool {
+        self.since.fetch_add(1, Ordering::Relaxed) % TIMED == TIMED - 1
+    }
+
+    /// So many workgroups took so long. Falls at once, and at most doubles: a thread that was interrupted took longer for no reason
+    /// of the kernel's.
+    fn measured(&self, groups: u64, ns: u64) {
+        let (known, group) = (self.group.load(Ordering::Relaxed), (ns.saturating_mul(1024) / groups.max(1)).max(1));
+        self.group.store(if known == 0 { group } else { group.min(known.saturating_mul(2)) }, Ordering::Relaxed);
     }
 }
 
@@ -106,35 +149,38 @@ pub(crate) unsafe fn spread(
     profile: &Profile,
     crew: &Crew<'_>,
 ) -> Result<(), Fault> {
-    if crew.most < 2 || !profile.may_share(geometry, args) {
+    let expected = if crew.most < 2 { None } else { profile.expected(geometry, args, crew.worth_ns) };
+    let Some(expected_ns) = expected else {
         // SAFETY: the caller's promise.
         return unsafe { super::run(image, geometry, args, scratch) };
-    }
+    };
     check(image, geometry, args)?;
     let step_limit = scratch.step_limit;
     let mut turns = std::mem::take(&mut scratch.turns);
     let share = Share::new(crew.most, &mut turns);
     let launch = Launch { image, geometry, args, share: &share, step_limit };
-    let patience = Patience { worth_ns: crew.worth_ns, threads: crew.most, pace: &profile.pace };
+    // Where threads are late to begin, as on a machine that is busy, they must have more to do.
+    let worth_ns = crew.worth_ns << crew.pool.missed();
+    let patience = Patience { worth_ns, threads: crew.most, expected_ns };
     // SAFETY: the caller's promise.
     let begun = unsafe { launch.run(scratch, Role::First(&patience)) };
     let result = begun.and_then(|()| {
         if share.wanted() > 1 {
             let mine = Mine(scratch);
             let all = crew.pool.help(share.wanted(), &|part| {
-                // SAFETY: part 0 is this thread, whose scratch is lent to nobody else; the others are of the crew.
-                let (scratch, pace) = match part {
-                    0 => (mine.get(), Some(&profile.pace)),
-                    _ => ((crew.scratch)(part), None),
-                };
-                // SAFETY: as above; the launch was begun on this thread, so that it does not fail before its first tile.
-                let begun = unsafe { launch.run(&mut *scratch, Role::Claim(pace)) };
+                let scratch = if part == 0 { mine.get() } else { (crew.scratch)(part) };
+                // SAFETY: part 0 is this thread, whose scratch is lent to nobody else; the others are of the crew. The launch
+                // was begun on this thread, so that it does not fail before its first tile.
+                let begun = unsafe { launch.run(&mut *scratch, Role::Claim) };
                 debug_assert!(begun.is_ok(), "{begun:?}");
             });
             all.map_err(|said| Fault::Panicked { kernel: image.name.clone(), said })?;
         }
         Ok(())
     });
+    if share.took() > 0 {
+        profile.pace.measured(groups(geometry), share.took());
+    }
     let result = result.and_then(|()| share.result(image, step_limit));
     scratch.turns = turns;
     result

@@ -32,34 +32,19 @@ const PAUSE: u64 = 1 << 12;
 #[derive(Clone, Copy)]
 pub(in super::super) enum Role<'a> {
     /// Runs tiles until the others are worth asking: see [`Share::alone`].
-    First(&'a Patience<'a>),
-    /// Runs ranges until all are claimed, and keeps their pace if asked to.
-    Claim(Option<&'a Pace>),
+    First(&'a Patience),
+    /// Runs ranges until all are claimed.
+    Claim,
 }
 
 /// What decides whether others are asked.
-pub(in super::super) struct Patience<'a> {
-    /// Nanoseconds that a thread must have to do to be asked.
+pub(in super::super) struct Patience {
+    /// Nanoseconds that a thread must have to do to be asked; 0 asks whoever there is.
     pub worth_ns: u64,
     /// Threads that may be asked, this one included.
     pub threads: usize,
-    pub pace: &'a Pace,
-}
-
-/// Nanoseconds that a tile takes, going by the launches so far; 0 before the first.
-#[derive(Debug, Default)]
-pub(crate) struct Pace(AtomicU64);
-
-impl Pace {
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Falls at once, and at most doubles: a thread that was interrupted took longer for no reason of the kernel's.
-    fn measured(&self, ns: u64) {
-        let known = self.get();
-        self.0.store(if known == 0 { ns } else { ns.min(known.saturating_mul(2)) }, Ordering::Relaxed);
-    }
+    /// Nanoseconds that the launch would take one thread, going by earlier ones; 0 where there was none.
+    pub expected_ns: u64,
 }
 
 /// A launch that is shared.
@@ -78,6 +63,8 @@ pub(in super::super) struct Share<'a> {
     end: AtomicU64,
     /// Threads that are worth asking for what is left.
     wanted: AtomicU64,
+    /// Nanoseconds that the launch would take one thread, going by the thread that ended last.
+    took: AtomicU64,
     found: Mutex<Option<Found>>,
 }
 
@@ -105,6 +92,7 @@ impl<'a> Share<'a> {
             spent: AtomicU64::new(0),
             end: AtomicU64::new(u64::MAX),
             wanted: AtomicU64::new(0),
+            took: AtomicU64::new(0),
             found: Mutex::new(None),
         }
     }
@@ -112,6 +100,11 @@ impl<'a> Share<'a> {
     /// How many threads to ask for what the first has left, itself included; less than two if that is nothing.
     pub fn wanted(&self) -> usize {
         self.wanted.load(Ordering::Relaxed) as usize
+    }
+
+    /// Nanoseconds that the launch would take one thread, as far as one can tell; 0 if nothing was run.
+    pub fn took(&self) -> u64 {
+        self.took.load(Ordering::Relaxed)
     }
 
     /// The tiles of these ranges.
@@ -146,7 +139,7 @@ impl<'a> Share<'a> {
         unsafe {
             match role {
                 Role::First(patience) => self.alone(run, lines, clear, patience),
-                Role::Claim(pace) => self.claim(run, lines, clear, pace),
+                Role::Claim => self.claim(run, lines, clear),
             }
         }
         std::mem::forget(stop);
@@ -154,13 +147,15 @@ impl<'a> Share<'a> {
 
     /// Opens the launch and runs tiles for as long as nothing says that what is left would take others long enough: the pace of
     /// earlier launches, then that of the tiles run last.
-    unsafe fn alone(&self, run: &mut Run<'_>, lines: &Lines, clear: (*mut u8, usize), patience: &Patience<'_>) {
+    unsafe fn alone(&self, run: &mut Run<'_>, lines: &Lines, clear: (*mut u8, usize), patience: &Patience) {
         let tiles = lines.tiles();
         let ranges = tiles.min(self.turns.len() as u64);
         self.tiles.store(tiles, Ordering::Relaxed);
         self.ranges.store(ranges, Ordering::Relaxed);
         let begin = Instant::now();
-        let (mut ns, mut at, mut looked) = (patience.pace.get(), 0, 0);
+        // Of one tile.
+        let mut ns = patience.expected_ns.div_ceil(tiles);
+        let (mut at, mut looked) = (0, 0);
         while at < ranges && self.cut(at..at + 1).start < self.end.load(Ordering::Relaxed) {
             let left = tiles - self.cut(at..at + 1).start;
             let whole = ns.saturating_mul(left);
@@ -183,13 +178,13 @@ impl<'a> Share<'a> {
             ns = ((now - looked) / count).max(1);
             (at, looked) = (end, now);
         }
-        if looked > 0 {
-            patience.pace.measured((looked / tiles).max(1));
+        if at == ranges {
+            self.took.store(looked, Ordering::Relaxed);
         }
     }
 
     /// Claims ranges and runs them, until none is left.
-    unsafe fn claim(&self, run: &mut Run<'_>, lines: &Lines, clear: (*mut u8, usize), pace: Option<&Pace>) {
+    unsafe fn claim(&self, run: &mut Run<'_>, lines: &Lines, clear: (*mut u8, usize)) {
         let ranges = self.ranges.load(Ordering::Relaxed);
         let (begin, mut tiles) = (Instant::now(), 0);
         loop {
@@ -204,8 +199,8 @@ impl<'a> Share<'a> {
             // SAFETY: the caller's promises.
             unsafe { self.ranges(run, lines, range..range + 1, spent, clear) };
         }
-        if let (Some(pace), Some(ns)) = (pace, nanoseconds(begin).checked_div(tiles)) {
-            pace.measured(ns.max(1));
+        if let Some(ns) = nanoseconds(begin).checked_div(tiles) {
+            self.took.store(ns.saturating_mul(self.tiles.load(Ordering::Relaxed)), Ordering::Relaxed);
         }
     }
 
