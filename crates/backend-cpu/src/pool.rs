@@ -22,8 +22,14 @@ use std::thread::{self, JoinHandle, Thread};
 /// How often a waiting thread looks before it parks: some tens of microseconds, a few times what waking it takes.
 const SPINS: u32 = if cfg!(miri) { 4 } else { 2000 };
 
-/// One question in so many about calls in vain is answered as if there had been none.
-const CHANCE: u32 = 13;
+/// Calls in vain until a worker must have twice as much to do to be woken.
+const RETRIES: u32 = 4;
+
+/// How often that doubles.
+const DOUBLINGS: u32 = 6;
+
+/// Of so many questions [`RETRIES`] are answered as if no call had been in vain.
+const CHANCE: u32 = 64;
 
 /// What the parts of a job share, on the stack of the caller.
 struct Job<'a> {
@@ -124,13 +130,14 @@ impl Pool {
         self.each(parts.min(self.threads()), part, false)
     }
 
-    /// How many calls for help were in vain of late, up to 6: workers that do not get a processor are not worth waking for little.
-    /// Now and then it says 0, so that they get their chance.
-    pub fn missed(&self) -> u32 {
-        match self.missed.load(Ordering::Relaxed) {
+    /// How much more than otherwise a thread must have to do to be woken for it, as a power of two: workers that did not begin
+    /// in time, call after call, do not get a processor. Now and then it is nothing for some calls in a row, of which the first
+    /// wakes a worker and the next finds it awake.
+    pub fn reluctance(&self) -> u32 {
+        match self.missed.load(Ordering::Relaxed) / RETRIES {
             0 => 0,
-            missed if !self.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHANCE) => missed,
-            _ => 0,
+            _ if self.asked.fetch_add(1, Ordering::Relaxed) % CHANCE < RETRIES => 0,
+            doublings => doublings,
         }
     }
 
@@ -151,7 +158,7 @@ impl Pool {
         if !all && given > 0 {
             let missed =
                 if self.take_back(&job, number) == given { self.missed.load(Ordering::Relaxed) + 1 } else { 0 };
-            self.missed.store(missed.min(6), Ordering::Relaxed);
+            self.missed.store(missed.min(RETRIES * DOUBLINGS), Ordering::Relaxed);
         }
         wait(|| job.pending.load(Ordering::Acquire) == 0);
         let panic = job.panic.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -160,7 +160,7 @@ pub(crate) unsafe fn spread(
     let share = Share::new(crew.most, &mut turns);
     let launch = Launch { image, geometry, args, share: &share, step_limit };
     // Where threads are late to begin, as on a machine that is busy, they must have more to do.
-    let worth_ns = crew.worth_ns << crew.pool.missed();
+    let worth_ns = crew.worth_ns << crew.pool.reluctance();
     let patience = Patience { worth_ns, threads: crew.most, expected_ns };
     // SAFETY: the caller's promise.
     let begun = unsafe { launch.run(scratch, Role::First(&patience)) };
