@@ -11,7 +11,6 @@ use lanes_core::compile::KernelSource;
 use lanes_core::device::{Device, DeviceError};
 use lanes_core::session::Session;
 use loom_compiler::Module;
-use loom_compiler::ir::ParameterKind;
 use loom_compiler::launch::Geometry;
 use loom_compiler::tile::{CpuImage, Shape, compile};
 
@@ -74,20 +73,8 @@ type Ran = Result<Vec<Vec<u8>>, Fault>;
 /// What `team` makes of the buffers.
 fn spread(team: &mut Team, (image, geometry): &(CpuImage, Geometry), scalars: [u64; 3], buffers: &[Vec<u8>]) -> Ran {
     let mut buffers = buffers.to_vec();
-    let (mut bytes, mut scalars) = (buffers.iter_mut(), scalars.into_iter());
-    let args: Vec<Arg> = image
-        .parameters
-        .iter()
-        .map(|parameter| match parameter.kind {
-            ParameterKind::Buffer => {
-                let bytes = bytes.next().unwrap();
-                Arg::Buffer { ptr: bytes.as_mut_ptr(), len: bytes.len() }
-            }
-            ParameterKind::Scalar(_) => Arg::Scalar(scalars.next().unwrap()),
-        })
-        .collect();
-    // SAFETY: the buffers are borrowed mutably for as long as this runs.
-    unsafe { team.run(&team.kernel(image), geometry, &args) }?;
+    let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
+    team.run_slices(&team.kernel(image), geometry, &mut slices, &scalars)?;
     Ok(buffers)
 }
 

@@ -245,6 +245,12 @@ pub fn run_slices(
     scalars: &[u64],
     scratch: &mut TileScratch,
 ) -> Result<(), Fault> {
+    // SAFETY: the slices are borrowed mutably, so nobody else touches them while this runs.
+    unsafe { run(image, geometry, &arguments(image, buffers, scalars), scratch) }
+}
+
+/// The arguments of [`run_slices`].
+fn arguments(image: &CpuImage, buffers: &mut [&mut [u8]], scalars: &[u64]) -> Vec<Arg> {
     let (mut buffers, mut scalars) = (buffers.iter_mut(), scalars.iter());
     let mut args = Vec::with_capacity(image.parameters.len());
     for parameter in &image.parameters {
@@ -256,8 +262,7 @@ pub fn run_slices(
         };
         args.extend(arg);
     }
-    // SAFETY: the slices are borrowed mutably, so nobody else touches them while this runs.
-    unsafe { run(image, geometry, &args, scratch) }
+    args
 }
 
 fn check(image: &CpuImage, geometry: &Geometry, args: &[Arg]) -> Result<(), Fault> {

@@ -18,7 +18,7 @@ use loom_compiler::tile::{CpuImage, Inst, Program};
 
 use super::order::Order;
 use super::run::{self, Patience, Role, Share};
-use super::{Arg, Fault, TileScratch, check, kernels};
+use super::{Arg, Fault, TileScratch, arguments, check, kernels};
 use crate::isa::Isa;
 use crate::pool::Pool;
 
@@ -254,6 +254,22 @@ impl Team {
         let crew = Crew { pool: &self.pool, most, scratch: &|part| others.get(part), worth_ns: self.worth_ns };
         // SAFETY: the caller's promise; each of the others has scratch of its own.
         unsafe { spread(kernel.image, geometry, args, mine, &kernel.profile, &crew) }
+    }
+
+    /// [`run`](Self::run) over slices, as [`super::run_slices`].
+    ///
+    /// # Errors
+    /// As [`super::run`].
+    pub fn run_slices(
+        &mut self,
+        kernel: &TeamKernel<'_>,
+        geometry: &Geometry,
+        buffers: &mut [&mut [u8]],
+        scalars: &[u64],
+    ) -> Result<(), Fault> {
+        let args = arguments(kernel.image, buffers, scalars);
+        // SAFETY: the slices are borrowed mutably, so nobody but this team touches them while this runs.
+        unsafe { self.run(kernel, geometry, &args) }
     }
 }
 
