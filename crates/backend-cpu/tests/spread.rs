@@ -100,7 +100,10 @@ fn equal(kernel: &(CpuImage, Geometry), scalars: [u64; 3], bytes: usize) -> Vec<
     for threads in THREADS {
         let mut team = team(threads);
         for round in 0.. {
-            assert_eq!(spread(&mut team, kernel, scalars, &zeros).unwrap(), expected, "{threads} threads");
+            assert!(
+                spread(&mut team, kernel, scalars, &zeros).unwrap() == expected,
+                "{threads} threads, round {round}"
+            );
             if threads == 1 && round == 3 || threads > 1 && team.helped() > 3 {
                 break;
             }
@@ -354,7 +357,7 @@ fn the_budget_is_shared() {
         let mut team = team(threads);
         team.set_step_limit(all);
         for _ in 0..10 {
-            assert_eq!(spread(&mut team, &kernel, [300, 50, 100], &buffers).unwrap(), expected);
+            assert!(spread(&mut team, &kernel, [300, 50, 100], &buffers).unwrap() == expected);
         }
     }
     for limit in [all - 1, 15_001, 14_999, 300, 1] {
@@ -442,7 +445,7 @@ fn kernels_that_show_the_order_stay_on_one_thread() {
         let expected = alone(&kernel, [100, 0, 0], &zeros, u64::MAX).unwrap();
         let mut team = team(5);
         for _ in 0..3 {
-            assert_eq!(spread(&mut team, &kernel, [100, 0, 0], &zeros).unwrap(), expected, "{op}");
+            assert!(spread(&mut team, &kernel, [100, 0, 0], &zeros).unwrap() == expected, "{op}");
         }
         assert_eq!(team.helped(), 0, "{op}");
     }
@@ -532,7 +535,7 @@ fn launches_of_plans_that_run_beside_each_other() {
                         session.download(&c, &mut found).unwrap();
                         expected.iter_mut().for_each(|x| *x = turned(turned(*x, 300), 1));
                         let last: Vec<i32> = expected.iter().map(|&x| turned(x, 300)).collect();
-                        assert_eq!(words(&found), last, "{threads} threads, caller {caller}, round {round}");
+                        assert!(words(&found) == last, "{threads} threads, caller {caller}, round {round}");
                     }
                 });
             }
