@@ -160,6 +160,35 @@ fn rows_of_which_a_tile_holds_several_and_planes_of_them() {
     }
 }
 
+/// Rows of the line's own, shorter and longer than a tile, the last of them not whole.
+#[test]
+fn a_line_that_is_divided() {
+    for columns in [700u64, 5000] {
+        let body = format!(
+            "  %i = kernel.workitem.dispatch.id<x> : index
+  %row = index.div %i, %m : index
+  %column = index.rem %i, %m : index
+  %live = index.cmp ult, %i, %n : index
+  scf.if %live {{
+  %thousand = index.constant 100000 : index
+  %number = index.madd %row, %thousand, %column : index
+  %x = index.cast %number : index to i32
+{}  view.store %sum, %v[%i] : i32, view<40000xi32>
+  }}
+",
+            turning("%turns")
+        );
+        let kernel = image(&text([400, 1, 1], [100, 1, 1], &body));
+        let Shape::Line { divisor } = kernel.0.program().shape else { panic!("{:?}", kernel.0.program().shape) };
+        assert!(divisor.is_some());
+        let found = equal(&kernel, [200, 39_123, columns], 160_000);
+        for (i, &found) in found.iter().enumerate() {
+            let x = i as u64 / columns * 100_000 + i as u64 % columns;
+            assert_eq!(found, if i < 39_123 { turned(x as i32, 200) } else { 0 }, "item {i} of rows of {columns}");
+        }
+    }
+}
+
 #[test]
 fn groups_of_which_a_tile_holds_several_or_one() {
     for (groups, size) in [([1001, 3, 1], 24), ([40, 3, 2], 1000)] {
