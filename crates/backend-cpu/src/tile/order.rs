@@ -7,7 +7,7 @@
 //! - A loop that may wait until another workgroup has written needs the others to have run before, or never ends.
 
 use loom_compiler::ops::{Atomic, Combine};
-use loom_compiler::tile::{Access, Buffer, Inst, Program, Source, Target};
+use loom_compiler::tile::{Access, Buffer, Inst, Program, Source, Target, Term};
 use loom_compiler::types::ScalarType;
 
 use super::Arg;
@@ -175,9 +175,13 @@ fn each_touch(inst: &Inst, visit: &mut dyn FnMut(u32, Touch)) {
             }
         }
         Inst::MapSegments { op: _, to: _, from } => from.iter().for_each(|source| load(source, visit)),
-        Inst::Reduce { combine: _, ty: _, to: _, from, group: _ } | Inst::Ballot { ty: _, to: _, from } => {
+        Inst::Reduce { combine: _, ty: _, to: _, from, term, group: _ } => {
             load(from, visit);
+            if let Term::Product(other) | Term::SquaredDifference(other) = term {
+                load(other, visit);
+            }
         }
+        Inst::Ballot { ty: _, to: _, from } => load(from, visit),
         Inst::Shuffle { mode: _, ty: _, to: _, valid: _, from: _, offset, width } => {
             [offset, width].into_iter().for_each(|source| load(source, visit))
         }
@@ -191,7 +195,6 @@ fn each_touch(inst: &Inst, visit: &mut dyn FnMut(u32, Touch)) {
             visit(access.buffer, if matches!(inst, Inst::FragmentLoad(_)) { Touch::Load } else { Touch::Store });
         }
         Inst::Scalar(_)
-        | Inst::Repeat { .. }
         | Inst::Spread { .. }
         | Inst::If { .. }
         | Inst::For { .. }
