@@ -13,6 +13,7 @@ use loom_compiler::ops::{Binary, Combine, Convert, FloatPredicate, IntPredicate,
 use loom_compiler::tile::Op;
 use loom_compiler::types::ScalarType;
 
+use super::folds::{Chain, chains};
 use super::product::{Products, products};
 use crate::isa::Isa;
 
@@ -59,17 +60,18 @@ pub(super) struct Loops {
     pub map: Map,
     pub fold: Fold,
     pub swap: Swap,
+    pub chain: Chain,
     pub products: Products,
 }
 
 /// The loops compiled for `isa`, which must be available.
 pub(super) fn loops(isa: Isa) -> Loops {
-    let products = products(isa);
-    let portable = Loops { map: portable, fold: fold_portable, swap: swap_portable, products };
+    let (products, chain) = (products(isa), chains(isa));
+    let portable = Loops { map: portable, fold: fold_portable, swap: swap_portable, chain, products };
     #[cfg(target_arch = "x86_64")]
-    let avx2 = Loops { map: avx2, fold: fold_avx2, swap: swap_avx2, products };
+    let avx2 = Loops { map: avx2, fold: fold_avx2, swap: swap_avx2, chain, products };
     #[cfg(target_arch = "x86_64")]
-    let avx512 = Loops { map: avx512, fold: fold_avx512, swap: swap_avx512, products };
+    let avx512 = Loops { map: avx512, fold: fold_avx512, swap: swap_avx512, chain, products };
     match isa {
         Isa::Portable => portable,
         #[cfg(target_arch = "x86_64")]
@@ -540,7 +542,7 @@ fn bf16_to_f32(x: u16) -> f32 {
 
 /// Exact. Without a branch, so that a loop of them is one of vectors.
 #[inline(always)]
-fn f16_to_f32(x: u16) -> f32 {
+pub(super) fn f16_to_f32(x: u16) -> f32 {
     let (sign, magnitude) = (u32::from(x & 0x8000) << 16, u32::from(x & 0x7fff));
     // The exponent is 112 more: a multiplication, which also makes subnormals normal.
     let scaled = (f32::from_bits(magnitude << 13) * f32::from_bits(0x7780_0000)).to_bits();

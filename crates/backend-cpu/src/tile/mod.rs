@@ -10,6 +10,7 @@
 //! - All on the calling thread, workgroups ascending. Nothing is allocated once `scratch` has been used with the image.
 //! - Not here: cutting a plan into launches and threads (the device), and what ops compute (`loom_compiler::eval`).
 
+mod folds;
 mod kernels;
 mod memory;
 mod product;

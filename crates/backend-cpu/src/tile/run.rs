@@ -9,7 +9,9 @@ mod access;
 mod atomic;
 mod between;
 mod fragment;
+mod heads;
 mod split;
+mod turns;
 
 use std::ptr;
 
@@ -158,7 +160,7 @@ pub(super) unsafe fn launch(
     state.frame.reserve(program.frame_bytes as usize);
     state.staging.reserve(4 * 8 * capacity);
     let groups_per_tile = match program.shape {
-        Shape::Groups if program.many_segments => (capacity as u64 / sx).max(1),
+        Shape::Groups if program.many_segments => (u64::from(program.items) / sx).max(1),
         Shape::Groups | Shape::Line { .. } | Shape::Rows | Shape::Group => 1,
     };
     let local = bind(image, program, args, &mut state.buffers, &mut state.local, groups_per_tile)?;
@@ -173,6 +175,7 @@ pub(super) unsafe fn launch(
         masks: &mut state.masks,
         depth: 0,
         width: 1,
+        batch: turns::Batch::default(),
         place: Place { at: 0, row: 1, group: [0; 3] },
         steps: 0,
         tiles: 0,
@@ -209,7 +212,7 @@ fn bind(
         Buffer::Argument(_) => 0,
         Buffer::Constant { len, .. } => u64::from(len),
         Buffer::Workgroup { bytes } => bytes.saturating_mul(groups_per_tile),
-        Buffer::Private { bytes } => bytes.saturating_mul(u64::from(program.capacity)),
+        Buffer::Private { bytes } => bytes.saturating_mul(u64::from(program.items)),
     };
     let total = program.buffers.iter().map(size).fold(0u64, |sum, size| sum.saturating_add(size.saturating_add(63)));
     if total > MAX_LOCAL_BYTES {
@@ -287,6 +290,8 @@ struct Run<'a> {
     depth: usize,
     /// Items per segment of the tile at hand.
     width: usize,
+    /// What folds run over.
+    batch: turns::Batch,
     place: Place,
     /// Turns of loops so far.
     steps: u64,
@@ -322,7 +327,7 @@ struct Line {
 impl Run<'_> {
     /// Runs the items `0..total`, `width` of them a segment, tile by tile.
     unsafe fn line(&mut self, total: u64, width: u64, group: [u64; 3], local: (*mut u8, usize)) -> Result<(), Stop> {
-        let capacity = u64::from(self.program.capacity);
+        let capacity = u64::from(self.program.items);
         let segments = if self.program.many_segments { capacity / width } else { 0 };
         let (mut at, mut segment, mut first) = (0, 0, 0);
         let segment_width = width;
@@ -408,6 +413,16 @@ impl Run<'_> {
                         }
                         self.depth = depth;
                     }
+                    Inst::Heads(heads) => {
+                        if !self.heads(heads, exec)? {
+                            let depth = self.depth;
+                            let yes = self.split(heads.condition, exec, false).0;
+                            if !yes.is_empty() {
+                                self.block(heads.then, yes)?;
+                            }
+                            self.depth = depth;
+                        }
+                    }
                     Inst::For { to, low, high, step, unsigned, body, site } => {
                         let (mut at, high, step) = (self.slot(*low), self.slot(*high), self.slot(*step));
                         loop {
@@ -447,6 +462,8 @@ impl Run<'_> {
                         }
                         self.depth = depth;
                     }
+                    Inst::Turns(turns) => self.turns(turns, exec)?,
+                    Inst::Fold(fold) => self.fold(fold)?,
                     Inst::Reduce { combine, ty, to, from, group } => {
                         let from = self.source(*from, *ty, exec, 0)?;
                         self.reduce(*combine, *ty, *to, from, *group, exec)

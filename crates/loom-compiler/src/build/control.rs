@@ -469,6 +469,20 @@ impl<'m> Builder<'m> {
             }
             Some(count)
         }
+        /// Whether a region does nothing but scalar arithmetic on what it loads: an executor takes such turns together.
+        fn rows(module: &Module, region: &Region) -> bool {
+            let mut loads = false;
+            let plain = region.blocks.iter().flat_map(|block| &block.ops).all(|op| {
+                let name = module.op_name(op);
+                loads |= name == "view.load";
+                let known = ["scalar.", "index.", "view.load", "view.store", "scf.yield", "scf.select"];
+                op.regions.is_empty() && known.iter().any(|known| name.starts_with(known))
+            });
+            plain && loads
+        }
+        if !asked && turns > 1 && rows(self.module, region) {
+            return false;
+        }
         let most = if asked { ASKED } else { SHORT };
         turns <= most && ops(self.module, region).is_some_and(|ops| turns.saturating_mul(ops) <= most)
     }
