@@ -13,20 +13,24 @@ use loom_compiler::types::ScalarType;
 use super::kernels::{Map, Operand, f16_to_f32};
 use crate::isa::Isa;
 
-/// An operand of a fold: the first turn's, and bytes from a turn to the next.
+/// An operand of a fold: the first turn's of the first row, bytes from a turn to the next, and from a row to the next.
 #[derive(Clone, Copy)]
 pub(super) struct Course {
     pub first: Operand,
     pub step: isize,
+    pub row: isize,
 }
 
-/// `to[i] = op(.., to[i], ..)` for `n` items and `turns` turns, `to` being operand `at`.
+/// Rows that lie side by side where they are held, items of a row, and turns.
+pub(super) type Extents = [usize; 3];
+
+/// `to[i] = op(.., to[i], ..)` for each item of each row and for each turn, `to` being operand `at`.
 ///
 /// # Safety
 ///
-/// `to` is valid for `n` elements, and so is each other operand in each turn (one element, if not `each`); operand `at` is
-/// not read. The set of instructions is available.
-pub(super) type Chain = unsafe fn(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3], n: usize, turns: usize);
+/// `to` is valid for all items, and each other operand in each turn for those of each row (one element, if not `each`); operand
+/// `at` is not read. The set of instructions is available.
+pub(super) type Chain = unsafe fn(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3], extents: Extents);
 
 /// The loop for `isa`, which must be available.
 pub(super) fn chains(isa: Isa) -> Chain {
@@ -44,27 +48,27 @@ pub(super) fn chains(isa: Isa) -> Chain {
 /// As in `kernels`: without the instruction, a fused multiply-add is a call.
 const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
-unsafe fn portable(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3], n: usize, turns: usize) {
+unsafe fn portable(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3], extents: Extents) {
     // SAFETY: the caller's promises are `Chain`'s.
-    unsafe { any::<FUSED>(map, op, at, to, from, n, turns) }
+    unsafe { any::<FUSED>(map, op, at, to, from, extents) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn avx2(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3], n: usize, turns: usize) {
+unsafe fn avx2(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3], extents: Extents) {
     // SAFETY: the caller's promises are `Chain`'s.
-    unsafe { any::<true>(map, op, at, to, from, n, turns) }
+    unsafe { any::<true>(map, op, at, to, from, extents) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx2,fma")]
-unsafe fn avx512(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3], n: usize, turns: usize) {
+unsafe fn avx512(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3], extents: Extents) {
     // SAFETY: the caller's promises are `Chain`'s.
-    unsafe { any::<true>(map, op, at, to, from, n, turns) }
+    unsafe { any::<true>(map, op, at, to, from, extents) }
 }
 
 #[inline(always)]
-unsafe fn any<const MATH: bool>(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3], n: usize, turns: usize) {
+unsafe fn any<const MATH: bool>(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3], extents: Extents) {
     use ScalarType as S;
     let [a, b, _] = *from;
     // SAFETY: for all of it, the caller's promises are `Chain`'s, and the types read are the op's.
@@ -72,9 +76,9 @@ unsafe fn any<const MATH: bool>(map: Map, op: Op, at: usize, to: *mut u8, from: 
         macro_rules! one {
             ($f:expr) => {
                 if at == 0 {
-                    one(to, b, n, turns, |held, x| $f(held, x))
+                    one(to, b, extents, |held, x| $f(held, x))
                 } else {
-                    one(to, a, n, turns, |held, x| $f(x, held))
+                    one(to, a, extents, |held, x| $f(x, held))
                 }
             };
         }
@@ -89,33 +93,39 @@ unsafe fn any<const MATH: bool>(map: Map, op: Op, at: usize, to: *mut u8, from: 
             (Op::Binary(Binary::MaxSI, S::I32), _) => one!(|x: i32, y: i32| x.max(y)),
             (Op::Binary(Binary::MinSI, S::I32), _) => one!(|x: i32, y: i32| x.min(y)),
             (Op::Ternary(Ternary::FmaF, S::F32), 2) if MATH => {
-                two(to, [a, b], n, turns, |held: f32, x: f32, y: f32| x.mul_add(y, held))
+                two(to, [a, b], extents, |held: f32, x: f32, y: f32| x.mul_add(y, held))
             }
             (Op::Ternary(Ternary::FmaI, S::I32), 2) => {
-                two(to, [a, b], n, turns, |held: u32, x: u32, y: u32| x.wrapping_mul(y).wrapping_add(held))
+                two(to, [a, b], extents, |held: u32, x: u32, y: u32| x.wrapping_mul(y).wrapping_add(held))
             }
             // A multiply-add makes a signalling NaN quiet by itself.
-            (Op::FmaExtended(S::BF16), 2) if MATH => two(to, [a, b], n, turns, |held: f32, x: u16, y: u16| {
+            (Op::FmaExtended(S::BF16), 2) if MATH => two(to, [a, b], extents, |held: f32, x: u16, y: u16| {
                 f32::from_bits(u32::from(x) << 16).mul_add(f32::from_bits(u32::from(y) << 16), held)
             }),
             (Op::FmaExtended(S::F16), 2) if MATH => {
-                two(to, [a, b], n, turns, |held: f32, x: u16, y: u16| f16_to_f32(x).mul_add(f16_to_f32(y), held))
+                two(to, [a, b], extents, |held: f32, x: u16, y: u16| f16_to_f32(x).mul_add(f16_to_f32(y), held))
             }
-            _ => each_turn(map, op, at, to, from, n, turns),
+            _ => each_turn(map, op, at, to, from, extents),
         }
     }
 }
 
 /// Any op, one turn after the other.
 #[inline(never)]
-unsafe fn each_turn(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3], n: usize, turns: usize) {
-    let mut operands = from.map(|course| course.first);
-    operands[at] = Operand { at: to, each: true };
-    for _ in 0..turns {
-        // SAFETY: the caller's promises are `Chain`'s; the result starts where the operand that it overlaps starts.
-        unsafe { map(op, to, operands, n) };
-        for (other, operand) in operands.iter_mut().enumerate().filter(|&(other, _)| other != at) {
-            operand.at = operand.at.wrapping_offset(from[other].step);
+unsafe fn each_turn(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3], [rows, n, turns]: Extents) {
+    for row in 0..rows {
+        let to = to.wrapping_add(row * n * op.result().bytes() as usize);
+        let mut operands = from.map(|course| {
+            let at = course.first.at.wrapping_offset(course.row.wrapping_mul(row as isize));
+            Operand { at, ..course.first }
+        });
+        operands[at] = Operand { at: to, each: true };
+        for _ in 0..turns {
+            // SAFETY: the caller's promises are `Chain`'s; the result starts where the operand that it overlaps starts.
+            unsafe { map(op, to, operands, n) };
+            for (other, operand) in operands.iter_mut().enumerate().filter(|&(other, _)| other != at) {
+                operand.at = operand.at.wrapping_offset(from[other].step);
+            }
         }
     }
 }
@@ -130,34 +140,28 @@ unsafe fn sixteen<T: Copy>(at: *const T, each: bool) -> [T; LANES] {
 }
 
 #[inline(always)]
-unsafe fn one<X: Copy, T: Copy>(to: *mut u8, x: Course, n: usize, turns: usize, f: impl Fn(T, X) -> T + Copy) {
-    let nothing = Course { first: x.first, step: 0 };
+unsafe fn one<X: Copy, T: Copy>(to: *mut u8, x: Course, extents: Extents, f: impl Fn(T, X) -> T + Copy) {
+    let nothing = Course { first: x.first, step: 0, row: 0 };
     // The second operand is the first one's address, and not read.
     // SAFETY: the caller's promises are `Chain`'s.
     unsafe {
         if x.first.each {
-            rows::<X, (), T, true, false>(to, [x, nothing], n, turns, |held, x, ()| f(held, x));
+            rows::<X, (), T, true, false>(to, [x, nothing], extents, |held, x, ()| f(held, x));
         } else {
-            rows::<X, (), T, false, false>(to, [x, nothing], n, turns, |held, x, ()| f(held, x));
+            rows::<X, (), T, false, false>(to, [x, nothing], extents, |held, x, ()| f(held, x));
         }
     }
 }
 
 #[inline(always)]
-unsafe fn two<X: Copy, T: Copy>(
-    to: *mut u8,
-    [x, y]: [Course; 2],
-    n: usize,
-    turns: usize,
-    f: impl Fn(T, X, X) -> T + Copy,
-) {
+unsafe fn two<X: Copy, T: Copy>(to: *mut u8, [x, y]: [Course; 2], extents: Extents, f: impl Fn(T, X, X) -> T + Copy) {
     // SAFETY: the caller's promises are `Chain`'s.
     unsafe {
         match (x.first.each, y.first.each) {
-            (true, true) => rows::<X, X, T, true, true>(to, [x, y], n, turns, f),
-            (true, false) => rows::<X, X, T, true, false>(to, [x, y], n, turns, f),
-            (false, true) => rows::<X, X, T, false, true>(to, [x, y], n, turns, f),
-            (false, false) => rows::<X, X, T, false, false>(to, [x, y], n, turns, f),
+            (true, true) => rows::<X, X, T, true, true>(to, [x, y], extents, f),
+            (true, false) => rows::<X, X, T, true, false>(to, [x, y], extents, f),
+            (false, true) => rows::<X, X, T, false, true>(to, [x, y], extents, f),
+            (false, false) => rows::<X, X, T, false, false>(to, [x, y], extents, f),
         }
     }
 }
@@ -166,11 +170,27 @@ unsafe fn two<X: Copy, T: Copy>(
 unsafe fn rows<X: Copy, Y: Copy, T: Copy, const EACH_X: bool, const EACH_Y: bool>(
     to: *mut u8,
     operands: [Course; 2],
+    [rows, n, turns]: Extents,
+    f: impl Fn(T, X, Y) -> T + Copy,
+) {
+    for row in 0..rows {
+        let operands = operands.map(|course| {
+            let at = course.first.at.wrapping_offset(course.row.wrapping_mul(row as isize));
+            Course { first: Operand { at, ..course.first }, ..course }
+        });
+        // SAFETY: the caller's promises are `Chain`'s.
+        unsafe { a_row::<X, Y, T, EACH_X, EACH_Y>(to.cast::<T>().add(row * n), operands, n, turns, f) };
+    }
+}
+
+#[inline(always)]
+unsafe fn a_row<X: Copy, Y: Copy, T: Copy, const EACH_X: bool, const EACH_Y: bool>(
+    to: *mut T,
+    operands: [Course; 2],
     n: usize,
     turns: usize,
     f: impl Fn(T, X, Y) -> T + Copy,
 ) {
-    let to = to.cast::<T>();
     let mut first = 0;
     // SAFETY: the caller's promises are `Chain`'s; blocks end at `n`.
     unsafe {

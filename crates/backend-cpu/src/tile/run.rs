@@ -552,6 +552,10 @@ impl Run<'_> {
 
     #[inline]
     unsafe fn map(&mut self, op: Op, to: Target, from: &[Source; 3], exec: Exec) -> Result<(), Stop> {
+        // SAFETY: the caller's promises; a wide tile is whole.
+        if self.batch.is_some() && unsafe { self.map_rows(op, to, from, exec)? } {
+            return Ok(());
+        }
         let mut operands = [Operand { at: ptr::null(), each: false }; 3];
         let count = op.operands();
         let n = exec.hi - exec.lo;

@@ -43,6 +43,8 @@ const TILE: u32 = 256;
 pub(super) const TILE_MAX: u32 = 2048;
 /// Bytes of registers that leave the first-level cache room for the memory that is read and written.
 const FRAME_TARGET: u32 = 12 << 10;
+/// The same where loops are folds, which read memory turn by turn.
+const FRAME_OF_FOLDS: u32 = 16 << 10;
 /// The same where turns are taken together: a part of the registers is theirs.
 const FRAME_OF_TURNS: u32 = 32 << 10;
 /// From this many items on, a workgroup fills a tile well enough to have one of its own.
@@ -161,7 +163,9 @@ fn roomy(program: &Program) -> u32 {
     if one_group || program.buffers.iter().any(|buffer| !matches!(buffer, Buffer::Argument(_))) {
         return program.capacity;
     }
-    let fitting = (program.capacity * FRAME_TARGET).checked_div(program.frame_bytes).unwrap_or(TILE_MAX);
+    let folds = program.blocks.iter().flatten().any(|inst| matches!(inst, Inst::Turns(_)));
+    let target = if folds { FRAME_OF_FOLDS } else { FRAME_TARGET };
+    let fitting = (program.capacity * target).checked_div(program.frame_bytes).unwrap_or(TILE_MAX);
     // A power of two, so that workgroups of such sizes fill it.
     if fitting < 2 * program.capacity { program.capacity } else { (1 << fitting.ilog2()).min(TILE_MAX) }
 }

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::ptr;
 
-use loom_compiler::tile::{Access, Affine, Fold, Inst, Offsets, Reach, Reg, Slot, Source, Turns};
+use loom_compiler::tile::{Access, Affine, Fold, Inst, Offsets, Op, Reach, Reg, Slot, Source, Target, Turns};
 use loom_compiler::types::ScalarType;
 
 use super::super::folds::Course;
@@ -22,6 +22,13 @@ pub(super) struct Batch {
     segments: usize,
     items: usize,
     first: usize,
+}
+
+impl Batch {
+    /// Whether turns are being taken together.
+    pub(super) fn is_some(self) -> bool {
+        self.turns > 0
+    }
 }
 
 impl Run<'_> {
@@ -117,25 +124,18 @@ impl Run<'_> {
 
     /// The turns that all items take, if the budget has them: at least one.
     fn shared_turns(&self, turns: &Turns, batch: Batch) -> Option<usize> {
-        let (high, step) = (self.slot(turns.high), self.slot(turns.step));
-        let number = |bits: u64| if turns.unsigned { i128::from(bits) } else { i128::from(bits as i64) };
-        let (high, step) = (number(high), number(step));
+        let (high, step) = (self.slot(turns.high) as i64, self.slot(turns.step) as i64);
         let line = self.numbers(turns.counter);
-        let (least, most) = ends(
-            number(line.base as u64),
-            &[(line.l, batch.first, batch.first + batch.items - 1), (line.g, 0, batch.segments - 1)],
-        );
-        let fits = |at: i128| {
-            if turns.unsigned { u64::try_from(at).is_ok() } else { i64::try_from(at).is_ok() }
-        };
-        if step <= 0 || most >= high || !fits(least) {
+        let item = (line.l, batch.first, batch.first + batch.items - 1);
+        let (least, most) = ends(line.base, [item, (line.g, 0, batch.segments - 1), (0, 0, 0)])?;
+        // Unsigned numbers of the lower half are what signed ones are.
+        let fits = !turns.unsigned || least >= 0 && high >= 0;
+        if step <= 0 || most >= high || !fits {
             return None;
         }
-        let count = (high - most - 1) / step + 1;
+        let count = high.checked_sub(most)?.checked_sub(1)? / step + 1;
         // The counter goes one step past the last turn.
-        if !fits(most + count * step) {
-            return None;
-        }
+        most.checked_add(count.checked_mul(step)?)?;
         let left = self.step_limit.saturating_sub(self.steps);
         usize::try_from(count).ok().filter(|&count| count as u64 <= left)
     }
@@ -173,17 +173,11 @@ impl Run<'_> {
         let Offsets::Affine(offsets) = access.offsets else { return None };
         let line = self.numbers(offsets);
         let binding = self.buffers[access.buffer as usize];
-        let (least, most) = ends(
-            i128::from(line.base),
-            &[
-                (line.l, batch.first, batch.first + batch.items - 1),
-                (line.g, 0, batch.segments - 1),
-                (stride, 0, batch.turns - 1),
-            ],
-        );
-        let past = most + i128::from(ty.bytes());
-        let inside = binding.owner == Owner::Launch && least >= 0 && past <= binding.len as i128;
-        inside.then_some(least as i64..past as i64)
+        let item = (line.l, batch.first, batch.first + batch.items - 1);
+        let (least, most) = ends(line.base, [item, (line.g, 0, batch.segments - 1), (stride, 0, batch.turns - 1)])?;
+        let past = most.checked_add(ty.bytes() as i64)?;
+        let inside = binding.owner == Owner::Launch && least >= 0 && past as u64 <= binding.len as u64;
+        inside.then_some(least..past)
     }
 
     /// Whether `store` writes nothing that `other` accesses, but what is the same for each item and turn.
@@ -191,10 +185,11 @@ impl Run<'_> {
         let place = |reach: &Reach| {
             let Offsets::Affine(offsets) = reach.access.offsets else { return None };
             let (line, stride) = (self.numbers(offsets), self.slot(reach.stride) as i64);
-            let start = self.buffers[reach.access.buffer as usize].ptr as i128;
+            let start = self.buffers[reach.access.buffer as usize].ptr as i64;
             let extent = self.extent(reach.access, reach.ty, stride, batch)?;
-            let bytes = start + i128::from(extent.start)..start + i128::from(extent.end);
-            Some((start + i128::from(line.base), line.l, line.g, stride, reach.ty.bytes(), bytes))
+            // An address of memory that there is, as a distance.
+            let bytes = start.wrapping_add(extent.start)..start.wrapping_add(extent.end);
+            Some((start.wrapping_add(line.base), line.l, line.g, stride, reach.ty.bytes(), bytes))
         };
         let (a, b) = (place(store)?, place(other)?);
         let same = (a.0, a.1, a.2, a.3, a.4) == (b.0, b.1, b.2, b.3, b.4);
@@ -225,73 +220,117 @@ impl Run<'_> {
             return Ok(());
         }
         let ty = fold.op.result();
-        let nothing = Course { first: Operand { at: ptr::null(), each: false }, step: 0 };
-        let (mut operands, mut next) = ([nothing; 3], [0isize; 3]);
+        let nothing = Course { first: Operand { at: ptr::null(), each: false }, step: 0, row: 0 };
+        let mut from = [nothing; 3];
         for at in (0..fold.op.operands()).filter(|&at| at != fold.at as usize) {
             let ty = fold.op.operand(at);
             let size = ty.bytes() as isize;
-            (operands[at], next[at]) = match fold.from[at] {
+            from[at] = match fold.from[at] {
                 Source::Reg(reg) => {
-                    let (step, row) = if fold.still[at] { (0, items) } else { (items as isize * size, items * turns) };
-                    (self.register(reg, ty, first, step), row as isize * size)
+                    let still = fold.still[at];
+                    let (step, row) = if still { (0, items) } else { (items as isize * size, items * turns) };
+                    // SAFETY: registers hold the items of a tile, of which `first` is one.
+                    let at = unsafe { self.element(reg, ty, first) }.cast_const();
+                    Course { first: Operand { at, each: true }, step, row: row as isize * size }
                 }
                 Source::Slot(Slot(slot)) => {
-                    let first = Operand { at: (&raw const self.slots[slot as usize]).cast(), each: false };
-                    (Course { first, step: 0 }, 0)
+                    let at = (&raw const self.slots[slot as usize]).cast();
+                    Course { first: Operand { at, each: false }, ..nothing }
                 }
                 Source::Memory(access) => {
-                    let stride = self.slot(fold.strides[at]) as i64;
-                    let Some((at, line)) = self.place_of(access, ty, stride, batch) else {
-                        // Not where the turns were looked at before.
-                        let index = match access.offsets {
-                            Offsets::Affine(offsets) => self.numbers(offsets).base,
-                            Offsets::Gather(_) => 0,
-                        };
-                        let limit = self.buffers[access.buffer as usize].len;
-                        return Err(self.out_of_bounds(access.buffer, index, ty.bytes() as usize, limit, access.site));
-                    };
+                    let step = self.slot(fold.strides[at]) as i64;
+                    let (at, line) = self.place_of(access, ty, step, batch)?;
                     let first = Operand { at, each: line.l != 0 };
-                    (Course { first, step: stride as isize }, line.g as isize)
+                    Course { first, step: step as isize, row: line.g as isize }
                 }
             };
         }
-        for segment in 0..segments {
-            let mut from = operands;
-            for (course, next) in from.iter_mut().zip(next) {
-                course.first.at = course.first.at.wrapping_offset(next * segment as isize);
-            }
-            // SAFETY: registers hold the items of a tile, and of a batch if it is wide; all accesses are in bounds.
-            unsafe {
-                let to = self.element(fold.to, ty, first + segment * items);
-                (self.loops.chain)(self.loops.map, fold.op, fold.at as usize, to, &from, items, turns);
-            }
+        // SAFETY: registers hold the items of a tile, and of a batch if it is wide; all accesses are in bounds.
+        unsafe {
+            let to = self.element(fold.to, ty, first);
+            (self.loops.chain)(self.loops.map, fold.op, fold.at as usize, to, &from, [segments, items, turns]);
         }
         Ok(())
     }
 
-    fn register(&self, reg: Reg, ty: ScalarType, first: usize, step: isize) -> Course {
-        // SAFETY: registers hold the items of a tile, of which `first` is one.
-        let at = unsafe { self.element(reg, ty, first) }.cast_const();
-        Course { first: Operand { at, each: true }, step }
+    /// A map of a wide tile whose elements in memory lie side by side in each segment, if it is one.
+    pub(super) unsafe fn map_rows(&mut self, op: Op, to: Target, from: &[Source; 3], exec: Exec) -> Result<bool, Stop> {
+        let (width, segments) = (self.width, exec.hi / self.width);
+        let batch = Batch { turns: 1, segments, items: width, first: 0 };
+        let memory = |source: &Source| matches!(source, Source::Memory(_));
+        let count = op.operands();
+        if segments < 2 || !(matches!(to, Target::Memory(_)) || from[..count].iter().any(memory)) {
+            return Ok(false);
+        }
+        let row = |reg: Reg, ty: ScalarType| {
+            // SAFETY: registers hold the items of a tile.
+            let at = unsafe { self.element(reg, ty, 0) };
+            (at, width as isize * ty.bytes() as isize)
+        };
+        let mut operands = [(Operand { at: ptr::null(), each: false }, 0); 3];
+        for (at, operand) in operands.iter_mut().enumerate().take(count) {
+            let ty = op.operand(at);
+            *operand = match from[at] {
+                Source::Reg(reg) => {
+                    let (at, row) = row(reg, ty);
+                    (Operand { at, each: true }, row)
+                }
+                Source::Slot(Slot(slot)) => {
+                    (Operand { at: (&raw const self.slots[slot as usize]).cast(), each: false }, 0)
+                }
+                Source::Memory(access) => {
+                    let (at, line) = self.place_of(access, ty, 0, batch)?;
+                    (Operand { at, each: line.l != 0 }, line.g as isize)
+                }
+            };
+        }
+        let (to, next) = match to {
+            Target::Reg(reg) => row(reg, op.result()),
+            Target::Memory(access) => {
+                let (at, line) = self.place_of(access, op.result(), 0, batch)?;
+                if line.l == 0 {
+                    return Ok(false);
+                }
+                (at.cast_mut(), line.g as isize)
+            }
+        };
+        for segment in 0..segments as isize {
+            let from = operands
+                .map(|(operand, row)| Operand { at: operand.at.wrapping_offset(row.wrapping_mul(segment)), ..operand });
+            let to = to.wrapping_offset(next.wrapping_mul(segment));
+            // SAFETY: registers hold the items of a tile, all accesses are in bounds, and what overlaps is the same element.
+            unsafe { (self.loops.map)(op, to, from, width) };
+        }
+        Ok(true)
     }
 
     /// Where the first item's element of the first turn is, all elements of the batch being in bounds and side by side, or one
-    /// for all items.
-    fn place_of(&self, access: Access, ty: ScalarType, stride: i64, batch: Batch) -> Option<(*const u8, Line)> {
-        let Offsets::Affine(offsets) = access.offsets else { return None };
-        let line = self.numbers(offsets);
-        self.extent(access, ty, stride, batch)?;
-        let start = line.base.wrapping_add(line.l.wrapping_mul(batch.first as i64));
+    /// for all items. The turns were looked at before: in a program that was compiled all is well.
+    fn place_of(&self, access: Access, ty: ScalarType, stride: i64, batch: Batch) -> Result<(*const u8, Line), Stop> {
+        let line = match access.offsets {
+            Offsets::Affine(offsets) => self.numbers(offsets),
+            Offsets::Gather(_) => Line { base: -1, l: -1, g: 0 },
+        };
         let fits = line.l == 0 || line.l == ty.bytes() as i64;
+        if !fits || self.extent(access, ty, stride, batch).is_none() {
+            let limit = self.buffers[access.buffer as usize].len;
+            return Err(self.out_of_bounds(access.buffer, line.base, ty.bytes() as usize, limit, access.site));
+        }
+        let start = line.base.wrapping_add(line.l.wrapping_mul(batch.first as i64));
         let at = self.buffers[access.buffer as usize].ptr.wrapping_offset(start as isize);
-        fits.then_some((at.cast_const(), line))
+        Ok((at.cast_const(), line))
     }
 }
 
-/// The least and the most of `base` and a multiple of each distance, from one to another.
-fn ends(base: i128, parts: &[(i64, usize, usize)]) -> (i128, i128) {
-    parts.iter().fold((base, base), |(least, most), &(distance, low, high)| {
-        let (a, b) = (i128::from(distance) * low as i128, i128::from(distance) * high as i128);
-        (least + a.min(b), most + a.max(b))
-    })
+/// The least and the most of `base` and a multiple of each distance, from one to another. `None` where that leaves 64 bits.
+#[inline(always)]
+fn ends(base: i64, parts: [(i64, usize, usize); 3]) -> Option<(i64, i64)> {
+    let (mut least, mut most) = (base, base);
+    for (distance, low, high) in parts {
+        let a = distance.checked_mul(i64::try_from(low).ok()?)?;
+        let b = distance.checked_mul(i64::try_from(high).ok()?)?;
+        least = least.checked_add(a.min(b))?;
+        most = most.checked_add(a.max(b))?;
+    }
+    Some((least, most))
 }
