@@ -179,6 +179,9 @@ impl Writer<'_> {
         if self.dice.below(14) == 0 {
             return self.atomic(scope);
         }
+        if self.dice.below(16) == 0 {
+            return self.idiom(scope);
+        }
         match self.dice.below(choices) {
             0 | 1 => {
                 let (op, a) = (*self.dice.pick(&UNARY), float(self, scope));
@@ -316,6 +319,29 @@ impl Writer<'_> {
             20 => self.vector(scope),
             21 => self.strided(scope),
             _ => self.packed(scope),
+        }
+    }
+
+    /// Ops that the compiler makes one of, where nobody else reads what is between; here somebody may.
+    fn idiom(&mut self, scope: &mut Scope) {
+        let [a, b, c] = [0; 3].map(|_| self.dice.pick(&scope.floats).clone());
+        let d = self.value(&format!("scalar.subf {a}, {b} : f32"));
+        let v = match self.dice.below(if self.together { 5 } else { 3 }) {
+            0 => self.value(&format!("scalar.fmaf {c}, {d}, {b} : f32")),
+            1 => self.value(&format!("scalar.mulf {c}, {d} : f32")),
+            2 => self.value(&format!("scalar.expf {d} : f32")),
+            choice => {
+                let other = if choice == 3 { d.clone() } else { c };
+                let product = self.value(&format!("scalar.mulf {d}, {other} : f32"));
+                let scaled = self.value(&format!("scalar.mulf {d}, {a} : f32"));
+                scope.floats.push(scaled);
+                let over = *self.dice.pick(&["workgroup", "subgroup"]);
+                self.value(&format!("kernel.{over}.reduce<addf> {product} : f32"))
+            }
+        };
+        scope.floats.push(v);
+        if self.dice.below(3) == 0 {
+            scope.floats.push(d);
         }
     }
 

@@ -28,7 +28,7 @@ pub(super) type Extents = [usize; 3];
 ///
 /// # Safety
 ///
-/// `to` is valid for all items, and each other operand in each turn for those of each row (one element, if not `each`); operand
+/// `to` is valid for all items, and each other operand in each turn for those of each row (one element, if it is for all); operand
 /// `at` is not read. The set of instructions is available.
 pub(super) type Chain = unsafe fn(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3], extents: Extents);
 
@@ -75,20 +75,23 @@ unsafe fn any<const MATH: bool>(map: Map, op: Op, at: usize, to: *mut u8, from: 
     unsafe {
         macro_rules! one {
             ($f:expr) => {
+                one!($f, false)
+            };
+            ($f:expr, $long:literal) => {
                 if at == 0 {
-                    one(to, b, extents, |held, x| $f(held, x))
+                    one::<_, _, $long>(to, b, extents, |held, x| $f(held, x))
                 } else {
-                    one(to, a, extents, |held, x| $f(x, held))
+                    one::<_, _, $long>(to, a, extents, |held, x| $f(x, held))
                 }
             };
         }
         match (op, at) {
             (Op::Binary(Binary::AddF, S::F32), _) => one!(|x: f32, y: f32| x + y),
             (Op::Binary(Binary::MulF, S::F32), _) => one!(|x: f32, y: f32| x * y),
-            (Op::Binary(Binary::MaxNumF, S::F32), _) => one!(math::maxnum),
-            (Op::Binary(Binary::MinNumF, S::F32), _) => one!(math::minnum),
-            (Op::Binary(Binary::MaximumF, S::F32), _) => one!(math::maximum),
-            (Op::Binary(Binary::MinimumF, S::F32), _) => one!(math::minimum),
+            (Op::Binary(Binary::MaxNumF, S::F32), _) => one!(math::maxnum, true),
+            (Op::Binary(Binary::MinNumF, S::F32), _) => one!(math::minnum, true),
+            (Op::Binary(Binary::MaximumF, S::F32), _) => one!(math::maximum, true),
+            (Op::Binary(Binary::MinimumF, S::F32), _) => one!(math::minimum, true),
             (Op::Binary(Binary::AddI, S::I32), _) => one!(u32::wrapping_add),
             (Op::Binary(Binary::MaxSI, S::I32), _) => one!(|x: i32, y: i32| x.max(y)),
             (Op::Binary(Binary::MinSI, S::I32), _) => one!(|x: i32, y: i32| x.min(y)),
@@ -119,7 +122,7 @@ unsafe fn each_turn(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3]
             let at = course.first.at.wrapping_offset(course.row.wrapping_mul(row as isize));
             Operand { at, ..course.first }
         });
-        operands[at] = Operand { at: to, each: true };
+        operands[at] = Operand::each(to);
         for _ in 0..turns {
             // SAFETY: the caller's promises are `Chain`'s; the result starts where the operand that it overlaps starts.
             unsafe { map(op, to, operands, n) };
@@ -130,25 +133,30 @@ unsafe fn each_turn(map: Map, op: Op, at: usize, to: *mut u8, from: &[Course; 3]
     }
 }
 
-/// Elements that are combined side by side.
+/// Elements that are combined side by side. Comparisons are vectors only in loops too long to be unrolled early: `LONG`.
 const LANES: usize = 16;
 
 #[inline(always)]
-unsafe fn sixteen<T: Copy>(at: *const T, each: bool) -> [T; LANES] {
+unsafe fn some<T: Copy, const N: usize>(at: *const T, each: bool) -> [T; N] {
     // SAFETY: the caller has as many elements there, or one.
-    unsafe { if each { at.cast::<[T; LANES]>().read_unaligned() } else { [at.read_unaligned(); LANES] } }
+    unsafe { if each { at.cast::<[T; N]>().read_unaligned() } else { [at.read_unaligned(); N] } }
 }
 
 #[inline(always)]
-unsafe fn one<X: Copy, T: Copy>(to: *mut u8, x: Course, extents: Extents, f: impl Fn(T, X) -> T + Copy) {
+unsafe fn one<X: Copy, T: Copy, const LONG: bool>(
+    to: *mut u8,
+    x: Course,
+    extents: Extents,
+    f: impl Fn(T, X) -> T + Copy,
+) {
     let nothing = Course { first: x.first, step: 0, row: 0 };
     // The second operand is the first one's address, and not read.
     // SAFETY: the caller's promises are `Chain`'s.
     unsafe {
-        if x.first.each {
-            rows::<X, (), T, true, false>(to, [x, nothing], extents, |held, x, ()| f(held, x));
+        if x.first.is_each() {
+            rows::<X, (), T, true, false, LONG>(to, [x, nothing], extents, |held, x, ()| f(held, x));
         } else {
-            rows::<X, (), T, false, false>(to, [x, nothing], extents, |held, x, ()| f(held, x));
+            rows::<X, (), T, false, false, LONG>(to, [x, nothing], extents, |held, x, ()| f(held, x));
         }
     }
 }
@@ -157,17 +165,17 @@ unsafe fn one<X: Copy, T: Copy>(to: *mut u8, x: Course, extents: Extents, f: imp
 unsafe fn two<X: Copy, T: Copy>(to: *mut u8, [x, y]: [Course; 2], extents: Extents, f: impl Fn(T, X, X) -> T + Copy) {
     // SAFETY: the caller's promises are `Chain`'s.
     unsafe {
-        match (x.first.each, y.first.each) {
-            (true, true) => rows::<X, X, T, true, true>(to, [x, y], extents, f),
-            (true, false) => rows::<X, X, T, true, false>(to, [x, y], extents, f),
-            (false, true) => rows::<X, X, T, false, true>(to, [x, y], extents, f),
-            (false, false) => rows::<X, X, T, false, false>(to, [x, y], extents, f),
+        match (x.first.is_each(), y.first.is_each()) {
+            (true, true) => rows::<X, X, T, true, true, false>(to, [x, y], extents, f),
+            (true, false) => rows::<X, X, T, true, false, false>(to, [x, y], extents, f),
+            (false, true) => rows::<X, X, T, false, true, false>(to, [x, y], extents, f),
+            (false, false) => rows::<X, X, T, false, false, false>(to, [x, y], extents, f),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn rows<X: Copy, Y: Copy, T: Copy, const EACH_X: bool, const EACH_Y: bool>(
+unsafe fn rows<X: Copy, Y: Copy, T: Copy, const EACH_X: bool, const EACH_Y: bool, const LONG: bool>(
     to: *mut u8,
     operands: [Course; 2],
     [rows, n, turns]: Extents,
@@ -179,12 +187,12 @@ unsafe fn rows<X: Copy, Y: Copy, T: Copy, const EACH_X: bool, const EACH_Y: bool
             Course { first: Operand { at, ..course.first }, ..course }
         });
         // SAFETY: the caller's promises are `Chain`'s.
-        unsafe { a_row::<X, Y, T, EACH_X, EACH_Y>(to.cast::<T>().add(row * n), operands, n, turns, f) };
+        unsafe { a_row::<X, Y, T, EACH_X, EACH_Y, LONG>(to.cast::<T>().add(row * n), operands, n, turns, f) };
     }
 }
 
 #[inline(always)]
-unsafe fn a_row<X: Copy, Y: Copy, T: Copy, const EACH_X: bool, const EACH_Y: bool>(
+unsafe fn a_row<X: Copy, Y: Copy, T: Copy, const EACH_X: bool, const EACH_Y: bool, const LONG: bool>(
     to: *mut T,
     operands: [Course; 2],
     n: usize,
@@ -194,16 +202,20 @@ unsafe fn a_row<X: Copy, Y: Copy, T: Copy, const EACH_X: bool, const EACH_Y: boo
     let mut first = 0;
     // SAFETY: the caller's promises are `Chain`'s; blocks end at `n`.
     unsafe {
+        while LONG && first + 2 * LANES <= n {
+            block::<X, Y, T, EACH_X, EACH_Y, 32, 1>(to, operands, first, turns, f);
+            first += 2 * LANES;
+        }
         while first + 4 * LANES <= n {
-            block::<X, Y, T, EACH_X, EACH_Y, 4>(to, operands, first, turns, f);
+            block::<X, Y, T, EACH_X, EACH_Y, 16, 4>(to, operands, first, turns, f);
             first += 4 * LANES;
         }
         if first + 2 * LANES <= n {
-            block::<X, Y, T, EACH_X, EACH_Y, 2>(to, operands, first, turns, f);
+            block::<X, Y, T, EACH_X, EACH_Y, 16, 2>(to, operands, first, turns, f);
             first += 2 * LANES;
         }
         if first + LANES <= n {
-            block::<X, Y, T, EACH_X, EACH_Y, 1>(to, operands, first, turns, f);
+            block::<X, Y, T, EACH_X, EACH_Y, 16, 1>(to, operands, first, turns, f);
             first += LANES;
         }
         let [x, y] = operands;
@@ -222,24 +234,32 @@ unsafe fn a_row<X: Copy, Y: Copy, T: Copy, const EACH_X: bool, const EACH_Y: boo
 }
 
 #[inline(always)]
-unsafe fn block<X: Copy, Y: Copy, T: Copy, const EACH_X: bool, const EACH_Y: bool, const BLOCKS: usize>(
+unsafe fn block<
+    X: Copy,
+    Y: Copy,
+    T: Copy,
+    const EACH_X: bool,
+    const EACH_Y: bool,
+    const N: usize,
+    const BLOCKS: usize,
+>(
     to: *mut T,
     [x, y]: [Course; 2],
     first: usize,
     turns: usize,
     f: impl Fn(T, X, Y) -> T,
 ) {
-    // SAFETY: the caller's promises are `Chain`'s, and `first + BLOCKS * LANES <= n`.
+    // SAFETY: the caller's promises are `Chain`'s, and `first + BLOCKS * N <= n`.
     unsafe {
         let to = to.add(first);
-        let mut held: [[T; LANES]; BLOCKS] = std::array::from_fn(|at| sixteen(to.add(at * LANES), true));
+        let mut held: [[T; N]; BLOCKS] = std::array::from_fn(|at| some(to.add(at * N), true));
         let mut px = x.first.at.cast::<X>().wrapping_add(if EACH_X { first } else { 0 });
         let mut py = y.first.at.cast::<Y>().wrapping_add(if EACH_Y { first } else { 0 });
         for _ in 0..turns {
             for (at, held) in held.iter_mut().enumerate() {
-                let x = sixteen(px.wrapping_add(if EACH_X { at * LANES } else { 0 }), EACH_X);
-                let y = sixteen(py.wrapping_add(if EACH_Y { at * LANES } else { 0 }), EACH_Y);
-                for i in 0..LANES {
+                let x = some(px.wrapping_add(if EACH_X { at * N } else { 0 }), EACH_X);
+                let y = some(py.wrapping_add(if EACH_Y { at * N } else { 0 }), EACH_Y);
+                for i in 0..N {
                     held[i] = f(held[i], x[i], y[i]);
                 }
             }
@@ -247,7 +267,7 @@ unsafe fn block<X: Copy, Y: Copy, T: Copy, const EACH_X: bool, const EACH_Y: boo
             py = py.wrapping_byte_offset(y.step);
         }
         for (at, held) in held.iter().enumerate() {
-            to.add(at * LANES).cast::<[T; LANES]>().write_unaligned(*held);
+            to.add(at * N).cast::<[T; N]>().write_unaligned(*held);
         }
     }
 }

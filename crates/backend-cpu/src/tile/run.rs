@@ -19,7 +19,7 @@ use loom_compiler::launch::Geometry;
 use loom_compiler::ops::Binary;
 use loom_compiler::tile::{
     Affine, Block, Buffer, Builtin, Condition, CpuImage, Inst, Op, Program, Reg, ScalarInst, Shape, SiteId, Slot,
-    Source, Target,
+    Source, Target, Term,
 };
 use loom_compiler::types::ScalarType;
 
@@ -395,7 +395,6 @@ impl Run<'_> {
                     Inst::Scalar(inst) => scalar(self.slots, inst),
                     Inst::Map { op, to, from } => self.map(*op, *to, from, exec)?,
                     Inst::MapSegments { op, to, from } => self.map_segments(*op, *to, from, exec),
-                    Inst::Repeat { ty, to, from } => self.repeat(*ty, *to, *from, exec),
                     Inst::LoadScalar { ty, to, buffer, offset, site } => {
                         let at = self.checked(*buffer, self.slot(*offset) as i64, ty.bytes() as usize, *site)?;
                         self.slots[to.0 as usize] = bits(*ty, at, 0);
@@ -464,9 +463,19 @@ impl Run<'_> {
                     }
                     Inst::Turns(turns) => self.turns(turns, exec)?,
                     Inst::Fold(fold) => self.fold(fold)?,
-                    Inst::Reduce { combine, ty, to, from, group } => {
+                    Inst::Reduce { combine, ty, to, from, term, group } => {
+                        let fresh = matches!(from, Source::Memory(_)) && !matches!(term, Term::SquaredDifference(_));
                         let from = self.source(*from, *ty, exec, 0)?;
-                        self.reduce(*combine, *ty, *to, from, *group, exec)
+                        if fresh && self.ahead {
+                            access::fetch_next(from, (exec.hi - exec.lo) * ty.bytes() as usize);
+                        }
+                        let other = match term {
+                            Term::Value => from,
+                            Term::Product(other) | Term::SquaredDifference(other) => {
+                                self.source(*other, *ty, exec, 1)?
+                            }
+                        };
+                        self.reduce((*combine, *ty), *term, *to, [from, other], *group, exec)
                     }
                     Inst::Shuffle { mode, ty, to, valid, from, offset, width } => {
                         let offset = self.source(*offset, ScalarType::I32, exec, 0)?;
@@ -556,7 +565,7 @@ impl Run<'_> {
         if self.batch.is_some() && unsafe { self.map_rows(op, to, from, exec)? } {
             return Ok(());
         }
-        let mut operands = [Operand { at: ptr::null(), each: false }; 3];
+        let mut operands = [Operand::one(ptr::null()); 3];
         let count = op.operands();
         let n = exec.hi - exec.lo;
         let ty = op.result();
@@ -571,7 +580,7 @@ impl Run<'_> {
                     let target = self.element(reg, ty, exec.lo);
                     for i in 0..n {
                         if *exec.mask.add(exec.lo + i) != 0 {
-                            set_bits(ty, target, i, bits(ty, operands[0].at, if operands[0].each { i } else { 0 }));
+                            set_bits(ty, target, i, bits(ty, operands[0].at, operands[0].index(i)));
                         }
                     }
                 }
@@ -594,26 +603,38 @@ impl Run<'_> {
     unsafe fn map_segments(&mut self, op: Op, to: Reg, from: &[Source; 3], exec: Exec) {
         // SAFETY: a register has room for as many elements as a tile has items, and so for one a segment.
         unsafe {
-            let operands = from.map(|source| match source {
-                Source::Reg(reg) => Operand { at: self.element(reg, ScalarType::I64, 0).cast_const(), each: true },
-                Source::Slot(slot) => Operand { at: (&raw const self.slots[slot.0 as usize]).cast(), each: false },
-                // Not in a program that was compiled or validated.
-                Source::Memory(_) => Operand { at: self.staging.cast_const(), each: false },
-            });
+            let mut operands = [Operand::one(ptr::null()); 3];
+            // Those that the op does not have were not validated.
+            for (operand, source) in operands.iter_mut().zip(from).take(op.operands()) {
+                *operand = match *source {
+                    Source::Reg(reg) => Operand::each(self.element(reg, ScalarType::I64, 0).cast_const()),
+                    Source::Slot(slot) => Operand::one((&raw const self.slots[slot.0 as usize]).cast()),
+                    // Not in a program that was compiled or validated.
+                    Source::Segment(_) | Source::Memory(_) => Operand::one(self.staging.cast_const()),
+                };
+            }
             (self.loops.map)(op, self.element(to, op.result(), 0), operands, exec.hi.div_ceil(self.width));
         }
     }
 
-    unsafe fn repeat(&mut self, ty: ScalarType, to: Reg, from: Reg, exec: Exec) {
-        // SAFETY: as above.
+    /// The elements of the segments that the range's items are of.
+    unsafe fn segments(&self, reg: Reg, ty: ScalarType, exec: Exec, stage: usize) -> Operand {
+        // SAFETY: the register holds an element for each segment; the staging area holds a tile.
         unsafe {
-            let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0).cast_const());
+            let at = |segment: usize| self.element(reg, ty, segment).cast_const();
+            let (segment, item) = (exec.lo / self.width, exec.lo % self.width);
+            if item == 0 {
+                return Operand { at: at(segment), run: self.width };
+            }
+            // The first segment has fewer items than the others.
+            let staged = self.staging.add(stage * 8 * self.program.capacity as usize);
             let size = ty.bytes() as usize;
             self.runs(exec, |segment, _, first, count| {
-                let every = Operand { at: from.wrapping_add(segment * size), each: false };
-                (self.loops.map)(Op::Move(ty), to.wrapping_add(first * size), [every; 3], count);
+                let to = staged.wrapping_add((first - exec.lo) * size);
+                (self.loops.map)(Op::Move(ty), to, [Operand::one(at(segment)); 3], count);
                 true
             });
+            Operand::each(staged)
         }
     }
 
@@ -623,14 +644,15 @@ impl Run<'_> {
         // SAFETY: the caller's promises; registers and slots are the program's.
         unsafe {
             Ok(match source {
-                Source::Reg(reg) => Operand { at: self.element(reg, ty, exec.lo), each: true },
-                Source::Slot(slot) => Operand { at: (&raw const self.slots[slot.0 as usize]).cast(), each: false },
+                Source::Reg(reg) => Operand::each(self.element(reg, ty, exec.lo)),
+                Source::Slot(slot) => Operand::one((&raw const self.slots[slot.0 as usize]).cast()),
+                Source::Segment(reg) => self.segments(reg, ty, exec, stage),
                 Source::Memory(access) => match self.contiguous(access, ty, exec)? {
-                    Some(at) => Operand { at, each: true },
+                    Some(at) => Operand::each(at),
                     None => {
                         let staged = self.staging.add(stage * 8 * self.program.capacity as usize);
                         self.gather(access, ty, exec, staged)?;
-                        Operand { at: staged, each: true }
+                        Operand::each(staged)
                     }
                 },
             })

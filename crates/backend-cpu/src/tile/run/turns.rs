@@ -220,7 +220,7 @@ impl Run<'_> {
             return Ok(());
         }
         let ty = fold.op.result();
-        let nothing = Course { first: Operand { at: ptr::null(), each: false }, step: 0, row: 0 };
+        let nothing = Course { first: Operand::one(ptr::null()), step: 0, row: 0 };
         let mut from = [nothing; 3];
         for at in (0..fold.op.operands()).filter(|&at| at != fold.at as usize) {
             let ty = fold.op.operand(at);
@@ -231,16 +231,21 @@ impl Run<'_> {
                     let (step, row) = if still { (0, items) } else { (items as isize * size, items * turns) };
                     // SAFETY: registers hold the items of a tile, of which `first` is one.
                     let at = unsafe { self.element(reg, ty, first) }.cast_const();
-                    Course { first: Operand { at, each: true }, step, row: row as isize * size }
+                    Course { first: Operand::each(at), step, row: row as isize * size }
                 }
                 Source::Slot(Slot(slot)) => {
                     let at = (&raw const self.slots[slot as usize]).cast();
-                    Course { first: Operand { at, each: false }, ..nothing }
+                    Course { first: Operand::one(at), ..nothing }
+                }
+                Source::Segment(reg) => {
+                    // SAFETY: such a register holds an element for each segment.
+                    let at = unsafe { self.element(reg, ty, 0) }.cast_const();
+                    Course { first: Operand::one(at), step: 0, row: size }
                 }
                 Source::Memory(access) => {
                     let step = self.slot(fold.strides[at]) as i64;
                     let (at, line) = self.place_of(access, ty, step, batch)?;
-                    let first = Operand { at, each: line.l != 0 };
+                    let first = if line.l == 0 { Operand::one(at) } else { Operand::each(at) };
                     Course { first, step: step as isize, row: line.g as isize }
                 }
             };
@@ -267,20 +272,22 @@ impl Run<'_> {
             let at = unsafe { self.element(reg, ty, 0) };
             (at, width as isize * ty.bytes() as isize)
         };
-        let mut operands = [(Operand { at: ptr::null(), each: false }, 0); 3];
+        let mut operands = [(Operand::one(ptr::null()), 0); 3];
         for (at, operand) in operands.iter_mut().enumerate().take(count) {
             let ty = op.operand(at);
             *operand = match from[at] {
                 Source::Reg(reg) => {
                     let (at, row) = row(reg, ty);
-                    (Operand { at, each: true }, row)
+                    (Operand::each(at), row)
                 }
-                Source::Slot(Slot(slot)) => {
-                    (Operand { at: (&raw const self.slots[slot as usize]).cast(), each: false }, 0)
+                Source::Slot(Slot(slot)) => (Operand::one((&raw const self.slots[slot as usize]).cast()), 0),
+                Source::Segment(reg) => {
+                    // SAFETY: such a register holds an element for each segment.
+                    (Operand::one(unsafe { self.element(reg, ty, 0) }), ty.bytes() as isize)
                 }
                 Source::Memory(access) => {
                     let (at, line) = self.place_of(access, ty, 0, batch)?;
-                    (Operand { at, each: line.l != 0 }, line.g as isize)
+                    (if line.l == 0 { Operand::one(at) } else { Operand::each(at) }, line.g as isize)
                 }
             };
         }

@@ -3,12 +3,12 @@
 //! - A tile of one item a segment does that at once: an address moves from item to item as it did from segment to segment.
 //! - Only maps of what a segment's items share; anything else runs under a mask, as every branch can.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::{Compiler, Lane, Line, ONE, Result, ZERO};
 use crate::ops::{Binary, IntPredicate};
 use crate::tile::program::{
-    Access, Affine, Block, Buffer, Heads, Inst, Offsets, Op, Reg, ScalarInst, Shape, Slot, Source, Target,
+    Access, Affine, Block, Buffer, Heads, Inst, Offsets, Op, ScalarInst, Shape, Slot, Source, Target,
 };
 use crate::types::ScalarType;
 
@@ -41,15 +41,11 @@ impl Compiler<'_> {
     }
 
     fn narrow(&mut self, insts: Vec<Inst>, item: Slot) -> Result<Option<Vec<Inst>>> {
-        let mut shared: BTreeMap<Reg, Reg> = BTreeMap::new();
         let mut made = BTreeSet::new();
         let mut out = Vec::new();
         for inst in insts {
             match inst {
                 Inst::Scalar(_) | Inst::MapSegments { .. } => out.push(inst),
-                Inst::Repeat { to, from, .. } => {
-                    shared.insert(to, from);
-                }
                 Inst::Spread { to, value } => {
                     let value = self.of_item(value, item, &mut out);
                     made.insert(to);
@@ -58,12 +54,8 @@ impl Compiler<'_> {
                 Inst::Map { op, to, mut from } => {
                     for source in from.iter_mut().take(op.operands()) {
                         match *source {
-                            Source::Reg(reg) => match shared.get(&reg) {
-                                Some(&of_segment) => *source = Source::Reg(of_segment),
-                                None if made.contains(&reg) => {}
-                                None => return Ok(None),
-                            },
-                            Source::Slot(_) => {}
+                            Source::Reg(reg) if !made.contains(&reg) => return Ok(None),
+                            Source::Reg(_) | Source::Slot(_) | Source::Segment(_) => {}
                             Source::Memory(access) => match self.access_of_item(access, item, &mut out) {
                                 Some(access) => *source = Source::Memory(access),
                                 None => return Ok(None),
@@ -71,7 +63,6 @@ impl Compiler<'_> {
                         }
                     }
                     let to = match to {
-                        Target::Reg(reg) if shared.contains_key(&reg) => return Ok(None),
                         Target::Reg(reg) => {
                             made.insert(reg);
                             to

@@ -146,7 +146,6 @@ impl Compiler<'_> {
                 Inst::Spread { to, .. } => {
                     used.insert(*to);
                 }
-                Inst::Repeat { to, from, .. } => used.extend([*to, *from]),
                 _ => return Ok(None),
             }
         }
@@ -202,6 +201,10 @@ impl Compiler<'_> {
                             }
                         }
                         Source::Slot(slot) if finder.course(slot).constant() => {}
+                        Source::Segment(reg) if !finder.carried.contains(&reg) => {
+                            finder.read.insert(reg);
+                        }
+                        Source::Segment(_) => return Ok(None),
                         Source::Slot(_) => return Ok(None),
                         Source::Memory(access) => match self.reach(finder, access, op.operand(other), false) {
                             Some(stride) => fold.strides[other] = stride,
@@ -219,6 +222,10 @@ impl Compiler<'_> {
                         Source::Reg(reg) if finder.made.contains(&reg) => {}
                         Source::Reg(reg) => *source = Source::Reg(self.repeated(finder, op.operand(at), reg, used)?),
                         Source::Slot(slot) if finder.course(slot).constant() => {}
+                        Source::Segment(reg) if !finder.carried.contains(&reg) => {
+                            finder.read.insert(reg);
+                        }
+                        Source::Segment(_) => return Ok(None),
                         Source::Slot(_) => return Ok(None),
                         Source::Memory(access) => {
                             if self.reach(finder, access, op.operand(at), false).is_none() {
@@ -246,19 +253,12 @@ impl Compiler<'_> {
                 finder.made.insert(to);
                 (fits && !finder.carried.contains(&to)).then_some(inst)
             }
-            Inst::Repeat { to, from, .. } => {
-                finder.wide = true;
-                finder.read.insert(from);
-                let fits = ![to, from].iter().any(|reg| finder.carried.contains(reg)) && !finder.read.contains(&to);
-                finder.made.insert(to);
-                fits.then_some(inst)
-            }
             // What is the same for a segment is the same for its wide one.
             Inst::MapSegments { op, to, from } => {
                 let fits = from[..op.operands()].iter().all(|source| match source {
                     Source::Reg(reg) => !finder.carried.contains(reg),
                     Source::Slot(slot) => finder.course(*slot).constant(),
-                    Source::Memory(_) => false,
+                    Source::Segment(_) | Source::Memory(_) => false,
                 });
                 (fits && !finder.carried.contains(&to) && !finder.read.contains(&to)).then_some(inst)
             }
@@ -365,7 +365,7 @@ impl Finder {
 
 fn source_reg(source: &Source) -> Option<Reg> {
     match source {
-        Source::Reg(reg) => Some(*reg),
+        Source::Reg(reg) | Source::Segment(reg) => Some(*reg),
         Source::Memory(Access { offsets: Offsets::Gather(reg), .. }) => Some(*reg),
         Source::Slot(_) | Source::Memory(_) => None,
     }
@@ -405,17 +405,13 @@ fn reads(inst: &Inst, reg: Reg) -> usize {
         Inst::Map { op, from, .. } | Inst::MapSegments { op, from, .. } => {
             from[..op.operands()].iter().filter(|source| source_reg(source) == Some(reg)).count()
         }
-        Inst::Repeat { from, .. } => usize::from(*from == reg),
         _ => 0,
     }
 }
 
 fn writes(inst: &Inst, reg: Reg) -> bool {
     match inst {
-        Inst::Map { to: Target::Reg(to), .. }
-        | Inst::Spread { to, .. }
-        | Inst::Repeat { to, .. }
-        | Inst::MapSegments { to, .. } => *to == reg,
+        Inst::Map { to: Target::Reg(to), .. } | Inst::Spread { to, .. } | Inst::MapSegments { to, .. } => *to == reg,
         _ => false,
     }
 }
