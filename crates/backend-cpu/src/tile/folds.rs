@@ -257,8 +257,8 @@ unsafe fn block<
         let mut py = y.first.at.cast::<Y>().wrapping_add(if EACH_Y { first } else { 0 });
         for _ in 0..turns {
             for (at, held) in held.iter_mut().enumerate() {
-                let x = some(px.wrapping_add(if EACH_X { at * N } else { 0 }), EACH_X);
-                let y = some(py.wrapping_add(if EACH_Y { at * N } else { 0 }), EACH_Y);
+                let x: [X; N] = some(px.wrapping_add(if EACH_X { at * N } else { 0 }), EACH_X);
+                let y: [Y; N] = some(py.wrapping_add(if EACH_Y { at * N } else { 0 }), EACH_Y);
                 for i in 0..N {
                     held[i] = f(held[i], x[i], y[i]);
                 }

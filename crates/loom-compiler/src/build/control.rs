@@ -403,7 +403,7 @@ impl<'m> Builder<'m> {
         if self.mode == Mode::Specialise {
             let turns = self.constant_turns(low, high, step);
             // A hint: where the number of turns depends on the item or on an argument, the loop stays.
-            if let Some(turns) = turns.filter(|turns| self.is_short(*turns, region, unroll)) {
+            if let Some(turns) = turns.filter(|turns| self.is_short(*turns, region, unroll, !carried.is_empty())) {
                 let names: Vec<(&'m str, Span)> = carried.iter().map(|(name, span, _)| (*name, *span)).collect();
                 return self.unrolled(region, (induction, induction_span), (low, step, turns), &names, inits);
             }
@@ -449,8 +449,9 @@ impl<'m> Builder<'m> {
         Some((high?.wrapping_sub(low?)).div_ceil(step?))
     }
 
-    /// Whether a loop is replaced by its turns, one after the other.
-    fn is_short(&self, turns: u64, region: &Region, asked: bool) -> bool {
+    /// Whether a loop is replaced by its turns, one after the other. One that folds rows of memory stays: that is more to an
+    /// executor than what each turn does.
+    fn is_short(&self, turns: u64, region: &Region, asked: bool, carries: bool) -> bool {
         const SHORT: u64 = 64;
         const ASKED: u64 = 2048;
         /// Ops of a region, or nothing if unrolling would multiply what must not be: storage.
@@ -480,7 +481,7 @@ impl<'m> Builder<'m> {
             });
             plain && loads
         }
-        if !asked && turns > 1 && rows(self.module, region) {
+        if !asked && carries && turns > 1 && rows(self.module, region) {
             return false;
         }
         let most = if asked { ASKED } else { SHORT };
