@@ -125,6 +125,11 @@ struct Writer<'a> {
     lanes: bool,
     /// Items of the launch.
     all: usize,
+    /// Workgroups of the launch.
+    groups: usize,
+    /// Whether each workgroup has a row of the buffer that loops store to, of which an item has each so manieth element, or
+    /// each turn one, of which an item has its own.
+    rows: bool,
     /// Nobody has left: workgroup memory holds what everybody wrote.
     shared: bool,
 }
@@ -165,6 +170,9 @@ impl Writer<'_> {
         let int = |w: &mut Self, scope: &Scope| w.dice.pick(&scope.ints).clone();
         let index = |w: &mut Self, scope: &Scope| w.dice.pick(&scope.indices).clone();
         let choices = if depth == 0 { 28 } else { 17 };
+        if depth == 0 && self.dice.below(8) == 0 {
+            return self.rounds(scope);
+        }
         if self.lanes && self.dice.below(10) == 0 {
             return self.exchange(scope);
         }
@@ -401,6 +409,134 @@ impl Writer<'_> {
         self.line(&format!("scf.yield %m{id} : f32"));
         self.line("}");
         scope.floats.push(format!("%ra{id}"));
+    }
+
+    /// A loop whose turns may be taken together: it folds into what it carries and maps rows, mostly by items that take every
+    /// so manieth element each. What an item stores is its own, and may be what it reads, in this turn or in another one.
+    fn rounds(&mut self, scope: &mut Scope) {
+        self.names += 1;
+        let id = self.names;
+        let own = self.rows;
+        let (start, step, high) = if own {
+            ("%flat", "%items", *self.dice.pick(&["%n", "%k40", "%len", "%len", "%many"]))
+        } else {
+            (
+                *self.dice.pick(&["%zero", "%unit"]),
+                *self.dice.pick(&["%unit", "%k3"]),
+                *self.dice.pick(&["%seven", "%k40", "%k40"]),
+            )
+        };
+        let carried = self.dice.below(4);
+        let inits: Vec<String> = (0..carried).map(|_| self.dice.pick(&scope.floats).clone()).collect();
+        let whole = self.dice.below(3) == 0;
+        let mut names: Vec<String> = (0..carried).map(|at| format!("%ca{id}_{at}")).collect();
+        let mut parts: Vec<String> =
+            names.iter().zip(&inits).map(|(name, init)| format!("{name} = {init} : f32")).collect();
+        let mut results: Vec<String> = (0..carried).map(|at| format!("%ra{id}_{at}")).collect();
+        let mut types = vec!["f32"; carried];
+        if whole {
+            let init = self.dice.pick(&scope.ints).clone();
+            names.push(format!("%ci{id}"));
+            parts.push(format!("%ci{id} = {init} : i32"));
+            results.push(format!("%ri{id}"));
+            types.push("i32");
+        }
+        let head = format!("scf.for %i{id} = [{start} to {high} step {step}]");
+        let typed = types.join(", ");
+        if results.is_empty() {
+            self.line(&format!("{head} {{"));
+        } else {
+            self.line(&format!("{} = {head}({}) -> ({typed}) {{", results.join(", "), parts.join(", ")));
+        }
+        let c = format!("%i{id}");
+        let next = self.value(&format!("index.add {c}, %items : index"));
+        let aside = self.value(&format!("index.add {c}, %column : index"));
+        let mut values: Vec<String> = Vec::new();
+        let all = self.all;
+        for _ in 0..1 + self.dice.below(3) {
+            let row = *self.dice.pick(&["%wy", "%k3"]);
+            let near = if own { [&c, &c, &c, &next] } else { [&c, &aside, &aside, &aside] };
+            let at = (*self.dice.pick(&near)).clone();
+            let v = match self.dice.below(6) {
+                0 | 1 => self.value(&format!("view.load %in1[{row}, {at}] : view<16x2048xf32> -> f32")),
+                2 => {
+                    let (x, y) = (
+                        self.value(&format!("view.load %inB[{row}, {at}] : view<16x4096xbf16> -> bf16")),
+                        self.value(&format!("view.load %inB[%k3, {at}] : view<16x4096xbf16> -> bf16")),
+                    );
+                    let (x, y) = (
+                        self.value(&format!("scalar.extf {x} : bf16 to f32")),
+                        self.value(&format!("scalar.extf {y} : bf16 to f32")),
+                    );
+                    values.push(x);
+                    y
+                }
+                3 if own => {
+                    let at = self.dice.pick(&[&c, &c, &next]).to_string();
+                    self.value(&format!("view.load %mine[%wgflat, {at}] : view<{}x2048xf32> -> f32", self.groups))
+                }
+                3 => self.value(&format!("view.load %turn[%seven, %at] : view<8x{all}xf32> -> f32")),
+                4 => {
+                    let a = self.dice.pick(&scope.floats).clone();
+                    let v = self.value(&format!("view.load %in1[{row}, {at}] : view<16x2048xf32> -> f32"));
+                    let v = self.value(&format!("scalar.subf {v}, {a} : f32"));
+                    let op = *self.dice.pick(&["expf", "absf", "negf", "tanhf"]);
+                    self.value(&format!("scalar.{op} {v} : f32"))
+                }
+                _ => {
+                    let n = self.value(&format!("index.cast {at} : index to i32"));
+                    self.value(&format!("scalar.sitofp {n} : i32 to f32"))
+                }
+            };
+            values.push(v);
+        }
+        let mut yields = Vec::new();
+        for name in &names[..carried] {
+            let x = self.dice.pick(&values).clone();
+            let y = match self.dice.below(5) {
+                0 | 1 => {
+                    let op = *self.dice.pick(&["addf", "maxnumf", "minimumf", "mulf"]);
+                    self.value(&format!("scalar.{op} {name}, {x} : f32"))
+                }
+                2 => {
+                    let op = *self.dice.pick(&["subf", "addf", "maximumf", "divf"]);
+                    self.value(&format!("scalar.{op} {x}, {name} : f32"))
+                }
+                3 => {
+                    let other = self.dice.pick(&values).clone();
+                    self.value(&format!("scalar.fmaf {x}, {other}, {name} : f32"))
+                }
+                _ => {
+                    let other = self.dice.pick(&scope.floats).clone();
+                    self.value(&format!("scalar.fmaf {x}, {other}, {name} : f32"))
+                }
+            };
+            // What is folded may be read by others, too.
+            if self.dice.below(6) == 0 {
+                values.push(y.clone());
+            }
+            yields.push(y);
+        }
+        if whole {
+            let x = self.value(&format!("view.load %inI[{c}] : view<1024xi32> -> i32"));
+            let op = *self.dice.pick(&["addi", "maxsi", "minsi", "xori", "muli"]);
+            yields.push(self.value(&format!("scalar.{op} %ci{id}, {x} : i32")));
+        }
+        for _ in 0..self.dice.below(3) {
+            let x = self.dice.pick(&values).clone();
+            if own {
+                let at = self.dice.pick(&[&c, &c, &c, &next]).to_string();
+                self.line(&format!("view.store {x}, %mine[%wgflat, {at}] : f32, view<{}x2048xf32>", self.groups));
+            } else if high == "%seven" {
+                self.line(&format!("view.store {x}, %turn[{c}, %at] : f32, view<8x{all}xf32>"));
+            }
+        }
+        if !yields.is_empty() {
+            self.line(&format!("scf.yield {} : {typed}", yields.join(", ")));
+        }
+        self.line("}");
+        scope.floats.extend_from_slice(&results[..carried]);
+        scope.ints.extend_from_slice(&results[carried..]);
     }
 
     fn vector(&mut self, scope: &mut Scope) {
@@ -835,7 +971,7 @@ fn generate(seed: u64) -> Case {
     let total = grid[0] * size[0];
     let n = 1 + dice.below(total);
     let mut text = format!(
-        "amdgpu.target<gfx9-4-generic> @t {{subgroup_size = {subgroup}}}\nkernel.def target(@t) export(\"k\") @k() {{\n  %gx = index.constant {} : index\n  %gy = index.constant {} : index\n  %gz = index.constant {} : index\n  %sx = index.constant {} : index\n  %sy = index.constant {} : index\n  %sz = index.constant {} : index\n  kernel.launch.config workgroups(%gx, %gy, %gz) workgroup_size(%sx, %sy, %sz) : index\n}} launch(%n: index, %s: f32, %b0: buffer, %b1: buffer, %bi: buffer, %o0: buffer, %o1: buffer, %o2: buffer, %o3: buffer) {{\n",
+        "amdgpu.target<gfx9-4-generic> @t {{subgroup_size = {subgroup}}}\nkernel.def target(@t) export(\"k\") @k() {{\n  %gx = index.constant {} : index\n  %gy = index.constant {} : index\n  %gz = index.constant {} : index\n  %sx = index.constant {} : index\n  %sy = index.constant {} : index\n  %sz = index.constant {} : index\n  kernel.launch.config workgroups(%gx, %gy, %gz) workgroup_size(%sx, %sy, %sz) : index\n}} launch(%n: index, %s: f32, %b0: buffer, %b1: buffer, %bi: buffer, %o0: buffer, %o1: buffer, %o2: buffer, %o3: buffer, %o4: buffer) {{\n",
         grid[0], grid[1], grid[2], size[0], size[1], size[2]
     );
     let all = grid[0] * grid[1] * grid[2] * items;
@@ -847,6 +983,8 @@ fn generate(seed: u64) -> Case {
         subgroup,
         lanes: together,
         all,
+        groups: grid.iter().product(),
+        rows: false,
         shared: true,
     };
     w.line("%base = index.constant 0 : offset");
@@ -865,6 +1003,9 @@ fn generate(seed: u64) -> Case {
     w.line(&format!("%outI = buffer.view %o1[%base] : buffer -> view<{all}xi32>"));
     w.line("%cells = buffer.view %o2[%base] : buffer -> view<8x8xi32>");
     w.line(&format!("%own = buffer.view %o3[%base] : buffer -> view<{all}xi32>"));
+    w.line("%many = index.constant 700 : index");
+    w.line("%inB = buffer.view %b1[%base] : buffer -> view<16x4096xbf16>");
+    w.line(&format!("%turn = buffer.view %o4[%base] : buffer -> view<8x{all}xf32>"));
     w.line("%five_bits = scalar.constant 31 : i32");
     w.line("%gid = kernel.workitem.dispatch.id<x> : index");
     w.line("%gidy = kernel.workitem.dispatch.id<y> : index");
@@ -883,6 +1024,7 @@ fn generate(seed: u64) -> Case {
         indices: vec!["%gid".into(), "%gid".into(), "%n".into(), "%k3".into(), "%wy".into(), "%gidy".into()],
         bools: Vec::new(),
     };
+    w.rows = named && w.dice.below(4) > 0;
     if named {
         w.line("%local = kernel.workitem.id<x> : index");
         w.line("%localy = kernel.workitem.id<y> : index");
@@ -893,6 +1035,14 @@ fn generate(seed: u64) -> Case {
         w.line("%plane = index.madd %localz, %sy, %localy : index");
         w.line("%flat = index.madd %plane, %sx, %local : index");
         scope.indices.extend(["%local", "%group", "%flat", "%localy"].map(String::from));
+        w.line(&format!("%gx = index.constant {} : index", grid[0]));
+        w.line(&format!("%gy = index.constant {} : index", grid[1]));
+        w.line("%wg0 = index.madd %wz, %gy, %wy : index");
+        w.line("%wgflat = index.madd %wg0, %gx, %group : index");
+        w.line(&format!(
+            "%mine = buffer.view %o4[%base] : buffer -> view<{}x2048xf32>",
+            grid.iter().product::<usize>()
+        ));
         if together {
             w.line("%lane = kernel.subgroup.lane.id : index");
             w.line("%sub = kernel.subgroup.id : index");
@@ -1004,6 +1154,7 @@ fn compare(seed: u64, scratch: &mut [TileScratch], team: &mut Team) {
             vec![0x22u8; 4 * all],
             vec![0x33u8; 256],
             vec![0x44u8; 4 * all],
+            in1.iter().copied().cycle().take(4 * (8 * all).max(2048 * case.grid.iter().product::<usize>())).collect(),
         ]
     };
     let scalars = [case.n as u64, u64::from(0.7f32.to_bits())];

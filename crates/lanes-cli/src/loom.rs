@@ -420,7 +420,7 @@ fn report(image: &CpuImage) -> Vec<(&'static str, Value)> {
         ("blocks", program.blocks.len().into()),
         ("constants", program.constants.len().into()),
         ("slots", program.slots.into()),
-        ("items_per_tile", program.capacity.into()),
+        ("items_per_tile", program.items.into()),
         ("register_bytes", program.frame_bytes.into()),
         ("workgroup_bytes", scratch(workgroup).into()),
         ("private_bytes_per_item", scratch(private).into()),

@@ -13,6 +13,7 @@ use loom_compiler::ops::{Binary, Combine, Convert, FloatPredicate, IntPredicate,
 use loom_compiler::tile::Op;
 use loom_compiler::types::ScalarType;
 
+use super::folds::{Chain, chains};
 use super::product::{Products, products};
 use crate::isa::Isa;
 
@@ -112,18 +113,20 @@ pub(super) struct Loops {
     pub fold_products: FoldTerms,
     pub fold_squares: FoldTerms,
     pub swap: Swap,
+    pub chain: Chain,
     pub products: Products,
 }
 
 /// The loops compiled for `isa`, which must be available.
 pub(super) fn loops(isa: Isa) -> Loops {
-    let products = products(isa);
+    let (products, chain) = (products(isa), chains(isa));
     let portable = Loops {
         map: portable,
         fold: fold_portable,
         fold_products: fold_products_portable,
         fold_squares: fold_squares_portable,
         swap: swap_portable,
+        chain,
         products,
     };
     #[cfg(target_arch = "x86_64")]
@@ -133,6 +136,7 @@ pub(super) fn loops(isa: Isa) -> Loops {
         fold_products: fold_products_avx2,
         fold_squares: fold_squares_avx2,
         swap: swap_avx2,
+        chain,
         products,
     };
     #[cfg(target_arch = "x86_64")]
@@ -142,6 +146,7 @@ pub(super) fn loops(isa: Isa) -> Loops {
         fold_products: fold_products_avx512,
         fold_squares: fold_squares_avx512,
         swap: swap_avx512,
+        chain,
         products,
     };
     match isa {
@@ -784,7 +789,7 @@ fn bf16_to_f32(x: u16) -> f32 {
 
 /// Exact. Without a branch, so that a loop of them is one of vectors.
 #[inline(always)]
-fn f16_to_f32(x: u16) -> f32 {
+pub(super) fn f16_to_f32(x: u16) -> f32 {
     let (sign, magnitude) = (u32::from(x & 0x8000) << 16, u32::from(x & 0x7fff));
     // The exponent is 112 more: a multiplication, which also makes subnormals normal.
     let scaled = (f32::from_bits(magnitude << 13) * f32::from_bits(0x7780_0000)).to_bits();

@@ -12,6 +12,7 @@
 //!   (`order`): results are the same bits, and the fault is that of the lowest tile.
 //! - Not here: cutting a plan into launches (the device), and what ops compute (`loom_compiler::eval`).
 
+mod folds;
 mod kernels;
 mod memory;
 mod order;

@@ -138,6 +138,8 @@ fn waiting(program: &Program) -> Vec<bool> {
             let (inner, waiting) = match inst {
                 Inst::If { then, otherwise, .. } => ([Some(*then), *otherwise], false),
                 Inst::For { body, .. } => ([Some(*body), None], false),
+                Inst::Heads(heads) => ([Some(heads.then), Some(heads.body)], false),
+                Inst::Turns(turns) => ([Some(turns.body), None], false),
                 Inst::Loop { head, body, site, .. } => {
                     let counted = program.sites.get(site.0 as usize).is_some_and(|site| site.op == "scf.for");
                     ([Some(*head), Some(*body)], !counted)
@@ -174,6 +176,7 @@ fn each_touch(inst: &Inst, visit: &mut dyn FnMut(u32, Touch)) {
                 visit(access.buffer, Touch::Store);
             }
         }
+        Inst::Fold(fold) => fold.from.iter().for_each(|source| load(source, visit)),
         Inst::MapSegments { op: _, to: _, from } => from.iter().for_each(|source| load(source, visit)),
         Inst::Reduce { combine: _, ty: _, to: _, from, term, group: _ } => {
             load(from, visit);
@@ -197,6 +200,8 @@ fn each_touch(inst: &Inst, visit: &mut dyn FnMut(u32, Touch)) {
         Inst::Scalar(_)
         | Inst::Spread { .. }
         | Inst::If { .. }
+        | Inst::Heads(_)
+        | Inst::Turns(_)
         | Inst::For { .. }
         | Inst::Loop { .. }
         | Inst::Fence

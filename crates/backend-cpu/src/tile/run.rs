@@ -9,8 +9,10 @@ mod access;
 mod atomic;
 mod between;
 mod fragment;
+mod heads;
 mod share;
 mod split;
+mod turns;
 
 use std::ops::Range;
 use std::ptr;
@@ -163,7 +165,7 @@ pub(super) unsafe fn launch(
     state.frame.reserve(program.frame_bytes as usize);
     state.staging.reserve(4 * 8 * capacity);
     let groups_per_tile = match program.shape {
-        Shape::Groups if program.many_segments => (capacity as u64 / sx).max(1),
+        Shape::Groups if program.many_segments => (u64::from(program.items) / sx).max(1),
         Shape::Groups | Shape::Line { .. } | Shape::Rows | Shape::Group => 1,
     };
     let local = bind(image, program, args, &mut state.buffers, &mut state.local, groups_per_tile)?;
@@ -178,6 +180,7 @@ pub(super) unsafe fn launch(
         masks: &mut state.masks,
         depth: 0,
         width: 1,
+        batch: turns::Batch::default(),
         place: Place { at: 0, row: 1, group: [0; 3] },
         steps: 0,
         steps_max: step_limit,
@@ -220,7 +223,7 @@ fn bind(
         Buffer::Argument(_) => 0,
         Buffer::Constant { len, .. } => u64::from(len),
         Buffer::Workgroup { bytes } => bytes.saturating_mul(groups_per_tile),
-        Buffer::Private { bytes } => bytes.saturating_mul(u64::from(program.capacity)),
+        Buffer::Private { bytes } => bytes.saturating_mul(u64::from(program.items)),
     };
     let total = program.buffers.iter().map(size).fold(0u64, |sum, size| sum.saturating_add(size.saturating_add(63)));
     if total > MAX_LOCAL_BYTES {
@@ -304,6 +307,8 @@ struct Run<'a> {
     depth: usize,
     /// Items per segment of the tile at hand.
     width: usize,
+    /// What folds run over.
+    batch: turns::Batch,
     place: Place,
     /// Turns of loops so far: of the launch or, where it is shared, of the tiles at hand.
     steps: u64,
@@ -346,7 +351,7 @@ struct Lines {
 
 impl Lines {
     fn new(program: &Program, total: u64, width: u64, outer: [u64; 3]) -> Self {
-        let capacity = u64::from(program.capacity);
+        let capacity = u64::from(program.items);
         let segments = if program.many_segments { capacity / width } else { 0 };
         let (whole, rest) = (total / width, total % width);
         let each = if segments > 0 {
@@ -419,7 +424,7 @@ impl Run<'_> {
         group: [u64; 3],
         local: (*mut u8, usize),
     ) -> Result<(), Stop> {
-        let capacity = u64::from(self.program.capacity);
+        let capacity = u64::from(self.program.items);
         let Lines { total, width, segments, .. } = *lines;
         let (mut at, mut segment, mut first) = lines.start(tiles.start, capacity);
         let segment_width = width;
@@ -507,6 +512,16 @@ impl Run<'_> {
                         }
                         self.depth = depth;
                     }
+                    Inst::Heads(heads) => {
+                        if !self.heads(heads, exec)? {
+                            let depth = self.depth;
+                            let yes = self.split(heads.condition, exec, false).0;
+                            if !yes.is_empty() {
+                                self.block(heads.then, yes)?;
+                            }
+                            self.depth = depth;
+                        }
+                    }
                     Inst::For { to, low, high, step, unsigned, body, site } => {
                         let (mut at, high, step) = (self.slot(*low), self.slot(*high), self.slot(*step));
                         loop {
@@ -546,6 +561,8 @@ impl Run<'_> {
                         }
                         self.depth = depth;
                     }
+                    Inst::Turns(turns) => self.turns(turns, exec)?,
+                    Inst::Fold(fold) => self.fold(fold)?,
                     Inst::Reduce { combine, ty, to, from, term, group } => {
                         let fresh = matches!(from, Source::Memory(_)) && !matches!(term, Term::SquaredDifference(_));
                         let from = self.source(*from, *ty, exec, 0)?;
@@ -634,19 +651,30 @@ impl Run<'_> {
     /// Whether to take the turn of a loop that is beyond `pause`.
     #[cold]
     fn paused(&mut self, site: SiteId) -> Result<(), Stop> {
-        if self.steps <= self.steps_max
-            && let Some(share) = self.share
-        {
-            self.pause = share.pause(self.steps, self.steps_max);
-            return share.go_on(self.tiles, self.name);
+        if self.steps <= self.steps_max && self.share.is_some() {
+            return self.look_up();
         }
         Err(Box::new(still_running(self.name, self.program, site, self.step_limit)))
+    }
+
+    /// Whether a shared launch goes on.
+    #[cold]
+    fn look_up(&mut self) -> Result<(), Stop> {
+        let Some(share) = self.share else {
+            return Ok(());
+        };
+        self.pause = share.pause(self.steps, self.steps_max);
+        share.go_on(self.tiles, self.name)
     }
 
     // ---- element-wise
 
     #[inline]
     unsafe fn map(&mut self, op: Op, to: Target, from: &[Source; 3], exec: Exec) -> Result<(), Stop> {
+        // SAFETY: the caller's promises; a wide tile is whole.
+        if self.batch.is_some() && unsafe { self.map_rows(op, to, from, exec)? } {
+            return Ok(());
+        }
         let mut operands = [Operand::one(ptr::null()); 3];
         let count = op.operands();
         let n = exec.hi - exec.lo;

@@ -403,7 +403,7 @@ impl<'m> Builder<'m> {
         if self.mode == Mode::Specialise {
             let turns = self.constant_turns(low, high, step);
             // A hint: where the number of turns depends on the item or on an argument, the loop stays.
-            if let Some(turns) = turns.filter(|turns| self.is_short(*turns, region, unroll)) {
+            if let Some(turns) = turns.filter(|turns| self.is_short(*turns, region, unroll, !carried.is_empty())) {
                 let names: Vec<(&'m str, Span)> = carried.iter().map(|(name, span, _)| (*name, *span)).collect();
                 return self.unrolled(region, (induction, induction_span), (low, step, turns), &names, inits);
             }
@@ -449,8 +449,9 @@ impl<'m> Builder<'m> {
         Some((high?.wrapping_sub(low?)).div_ceil(step?))
     }
 
-    /// Whether a loop is replaced by its turns, one after the other.
-    fn is_short(&self, turns: u64, region: &Region, asked: bool) -> bool {
+    /// Whether a loop is replaced by its turns, one after the other. One that folds rows of memory stays: that is more to an
+    /// executor than what each turn does.
+    fn is_short(&self, turns: u64, region: &Region, asked: bool, carries: bool) -> bool {
         const SHORT: u64 = 64;
         const ASKED: u64 = 2048;
         /// Ops of a region, or nothing if unrolling would multiply what must not be: storage.
@@ -468,6 +469,20 @@ impl<'m> Builder<'m> {
                 }
             }
             Some(count)
+        }
+        /// Whether a region does nothing but scalar arithmetic on what it loads: an executor takes such turns together.
+        fn rows(module: &Module, region: &Region) -> bool {
+            let mut loads = false;
+            let plain = region.blocks.iter().flat_map(|block| &block.ops).all(|op| {
+                let name = module.op_name(op);
+                loads |= name == "view.load";
+                let known = ["scalar.", "index.", "view.load", "view.store", "scf.yield", "scf.select"];
+                op.regions.is_empty() && known.iter().any(|known| name.starts_with(known))
+            });
+            plain && loads
+        }
+        if !asked && carries && turns > 1 && rows(self.module, region) {
+            return false;
         }
         let most = if asked { ASKED } else { SHORT };
         turns <= most && ops(self.module, region).is_some_and(|ops| turns.saturating_mul(ops) <= most)

@@ -17,10 +17,12 @@ mod atomic;
 mod collective;
 mod control;
 mod fragment;
+mod heads;
 mod lines;
 mod memory;
 mod packed;
 mod traits;
+mod turns;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +43,12 @@ const TILE: u32 = 256;
 pub(super) const TILE_MAX: u32 = 2048;
 /// Bytes of registers that leave the first-level cache room for the memory that is read and written.
 const FRAME_TARGET: u32 = 12 << 10;
+/// The same where loops are folds, which read memory turn by turn.
+const FRAME_OF_FOLDS: u32 = 16 << 10;
+/// The same where turns are taken together: a part of the registers is theirs.
+const FRAME_OF_TURNS: u32 = 48 << 10;
+/// Turns that a batch has room for, whatever the tile.
+const TURNS_AT_LEAST: u32 = 4;
 /// From this many items on, a workgroup fills a tile well enough to have one of its own.
 const FULL_GROUP: u32 = 128;
 /// From this segment length on, a tile of one segment is full enough to be worth keeping more values uniform.
@@ -129,11 +137,23 @@ pub(super) fn program(kernel: &Kernel) -> Result<Program> {
     if !many {
         program = Compiler::new(kernel, false, TILE)?.run()?.0;
     }
-    let tile = roomy(&program);
+    let items = program.capacity;
+    let wide = program.blocks.iter().flatten().any(|inst| matches!(inst, Inst::Turns(turns) if turns.wide));
+    let tile = if wide { spacious(&program) } else { roomy(&program) };
     if tile > program.capacity {
         program = Compiler::new(kernel, many, tile)?.run()?.0;
     }
+    if wide {
+        // What is left of the registers is for turns.
+        program.items = items.max(program.capacity / TURNS_AT_LEAST);
+    }
     Ok(program)
+}
+
+/// How many elements registers may have so that those of a batch of turns, which are some of all, stay in the first-level cache.
+fn spacious(program: &Program) -> u32 {
+    let fitting = (program.capacity * FRAME_OF_TURNS).checked_div(program.frame_bytes).unwrap_or(TILE_MAX);
+    (1 << fitting.max(1).ilog2()).min(TILE_MAX).max(program.capacity)
 }
 
 /// How many items a tile of `program` may have so that its registers stay in the first-level cache.
@@ -142,7 +162,9 @@ fn roomy(program: &Program) -> u32 {
     if one_group || program.buffers.iter().any(|buffer| !matches!(buffer, Buffer::Argument(_))) {
         return program.capacity;
     }
-    let fitting = (program.capacity * FRAME_TARGET).checked_div(program.frame_bytes).unwrap_or(TILE_MAX);
+    let folds = program.blocks.iter().flatten().any(|inst| matches!(inst, Inst::Turns(_)));
+    let target = if folds { FRAME_OF_FOLDS } else { FRAME_TARGET };
+    let fitting = (program.capacity * target).checked_div(program.frame_bytes).unwrap_or(TILE_MAX);
     // A power of two, so that workgroups of such sizes fill it.
     if fitting < 2 * program.capacity { program.capacity } else { (1 << fitting.ilog2()).min(TILE_MAX) }
 }
@@ -162,6 +184,8 @@ struct Compiler<'a> {
     segment: u64,
     /// Whether a value that one segment a tile would keep uniform or affine went to registers.
     lost: bool,
+    /// Whether rows of a workgroup each lie apart, so that a tile of one is the better.
+    apart: bool,
     /// Whether a tile is one workgroup.
     one_group: bool,
     program: Program,
@@ -217,6 +241,7 @@ impl<'a> Compiler<'a> {
             many,
             segment,
             lost: false,
+            apart: false,
             one_group,
             program: Program {
                 shape,
@@ -226,6 +251,7 @@ impl<'a> Compiler<'a> {
                 whole_groups,
                 many_segments: many,
                 capacity,
+                items: capacity,
                 slots: 0,
                 constants: Vec::new(),
                 arguments: Vec::new(),
@@ -291,7 +317,7 @@ impl<'a> Compiler<'a> {
         self.entry(0)?;
         self.program.frame_bytes = self.frame.bytes();
         self.program.constants = self.constants.iter().map(|(&bits, &slot)| (slot, bits)).collect();
-        Ok((self.program, self.lost))
+        Ok((self.program, self.lost || self.apart))
     }
 
     fn unsupported<T>(&self, what: impl Into<String>) -> Result<T> {

@@ -62,6 +62,9 @@ impl CpuImage {
             | Inst::If { .. }
             | Inst::For { .. }
             | Inst::Loop { .. }
+            | Inst::Heads(_)
+            | Inst::Turns(_)
+            | Inst::Fold(_)
             | Inst::Fence
             | Inst::Reduce { .. }
             | Inst::Shuffle { .. }

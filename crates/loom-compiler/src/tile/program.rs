@@ -191,6 +191,8 @@ pub enum Inst {
         /// The others' block.
         otherwise: Option<Block>,
     },
+    /// [`Inst::If`], where one item of each segment satisfies the condition.
+    Heads(Box<Heads>),
     /// For `to` from `low` in steps of `step` while below `high`. All items take the same turns.
     For {
         /// The counter.
@@ -220,6 +222,10 @@ pub enum Inst {
         /// For faults.
         site: SiteId,
     },
+    /// Takes turns of the loop that follows together, as many as can be.
+    Turns(Box<Turns>),
+    /// In the body of [`Inst::Turns`]: combines what each item holds with a value of each turn, in their order.
+    Fold(Box<Fold>),
     /// What was written before is seen before what is written after.
     Fence,
     /// Combines the values of each group of items, in the order of `OpKind::SubgroupReduce`.
@@ -332,6 +338,84 @@ pub enum Inst {
     Mma(Box<TileProduct>),
     /// The elements of one fragment laid out as another, for every subgroup that has an active item, likewise.
     FragmentRepack(Box<Repack>),
+}
+
+/// A branch that one item of each segment takes.
+///
+/// Where all items of several segments are active, `body` runs over a tile of one item a segment; else `then` does over those
+/// of the tile that satisfy the condition, to the same effect.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Heads {
+    /// Who takes it.
+    pub condition: Condition,
+    /// What they do.
+    pub then: Block,
+    /// Which item of a segment: none, if it has fewer.
+    pub item: Slot,
+    /// The same for a tile whose segments are that item.
+    pub body: Block,
+}
+
+/// Turns of a loop that can be taken together, instruction by instruction: no turn of an item reads what another one wrote,
+/// but for what is folded.
+///
+/// - A batch of turns is a wide tile: each segment of `n` items is one of `turns × n`, turn after turn. The body runs once,
+///   for the first turn's counter: every affine value that it names moves by as much from turn to turn as from item to item
+///   `n` times, which the executor checks. A register then holds the items of all turns, so at most `capacity` in all.
+/// - Where nothing but folds is done, turns may lie anywhere, and all of them are one batch.
+/// - The executor takes turns only if all items take them, all their accesses are in bounds, and no store touches what
+///   another access of the body touches, unless both name the same element for each item and turn.
+/// - The loop after it starts where this leaves the counter, and is all there is if nothing can be taken.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Turns {
+    /// The counter of each item. Its base is that of the first turn, and moved past what was taken.
+    pub counter: Affine,
+    /// One past the last value.
+    pub high: Slot,
+    /// Distance.
+    pub step: Slot,
+    /// Compares unsigned, for `offset` counters.
+    pub unsigned: bool,
+    /// Affine values of the body, each with the slot that is to hold how far it moves from turn to turn.
+    pub strides: Vec<(Affine, Slot)>,
+    /// Accesses of the body.
+    pub reaches: Vec<Reach>,
+    /// Registers that are the same in all turns: each is repeated into another one, before the body runs.
+    pub still: Vec<(ScalarType, Reg, Reg)>,
+    /// Whether the body does anything but fold.
+    pub wide: bool,
+    /// Run for each batch.
+    pub body: Block,
+}
+
+/// An access of the body of [`Turns`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Reach {
+    /// The access of the first turn.
+    pub access: Access,
+    /// What is accessed.
+    pub ty: ScalarType,
+    /// Bytes from turn to turn.
+    pub stride: Slot,
+    /// Whether it is written.
+    pub store: bool,
+}
+
+/// `to = op(.., to, ..)` for each turn, where everything else may differ between turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Fold {
+    /// What.
+    pub op: Op,
+    /// One element for each item, not for each turn.
+    pub to: Reg,
+    /// Operands; the op says how many count.
+    pub from: [Source; 3],
+    /// Which of them is `to`.
+    pub at: u32,
+    /// Of those in memory: bytes from turn to turn.
+    pub strides: [Slot; 3],
+    /// Of those in registers: whether there is one element for each item, not for each turn.
+    pub still: [bool; 3],
 }
 
 /// An access to a tile, one register for each slot of an item's payload.
@@ -492,8 +576,10 @@ pub struct Program {
     pub whole_groups: bool,
     /// Whether a tile may hold more than one segment.
     pub many_segments: bool,
-    /// The most items of a tile.
+    /// Elements of a register: the most items of a tile, and of turns that it takes together.
     pub capacity: u32,
+    /// The most items of a tile.
+    pub items: u32,
     /// Number of slots.
     pub slots: u32,
     /// Slots with fixed contents.

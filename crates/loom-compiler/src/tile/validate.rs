@@ -95,6 +95,7 @@ impl Check<'_> {
         }
         for (what, found, least, most) in [
             ("capacity", program.capacity, 1, compile::TILE_MAX),
+            ("items", program.items, 1, program.capacity),
             ("frame_bytes", program.frame_bytes, 0, MAX_FRAME_BYTES),
             ("slots", program.slots, 0, MAX_SLOTS),
         ] {
@@ -247,6 +248,9 @@ impl Check<'_> {
                 [*to, *low, *high, *step].into_iter().try_for_each(|slot| self.slot(slot))?;
                 self.site(*site)
             }
+            Inst::Heads(heads) => self.heads(heads),
+            Inst::Turns(turns) => self.turns(turns),
+            Inst::Fold(fold) => self.fold(fold),
             Inst::Fence => Ok(()),
             Inst::Loop { head: _, condition, body: _, site } => {
                 self.condition(condition)?;
@@ -322,6 +326,63 @@ impl Check<'_> {
         }
     }
 
+    /// The body has instructions that run over a wide tile as over any, and no others.
+    fn turns(&self, turns: &Turns) -> Valid {
+        self.affine(&turns.counter)?;
+        [turns.high, turns.step].into_iter().try_for_each(|slot| self.slot(slot))?;
+        for (line, to) in &turns.strides {
+            self.affine(line)?;
+            self.slot(*to)?;
+        }
+        for Reach { access, ty: _, stride, store: _ } in &turns.reaches {
+            self.access(access)?;
+            self.slot(*stride)?;
+        }
+        for &(ty, from, to) in &turns.still {
+            self.reg(from, ty)?;
+            self.reg(to, ty)?;
+        }
+        within("program", "block", turns.body.0, self.program.blocks.len())?;
+        let plain = |inst: &Inst| match inst {
+            Inst::Scalar(_) | Inst::LoadScalar { .. } => true,
+            // Without a bound on the turns no register holds one element for each.
+            Inst::Fold(fold) => {
+                let each = |at: usize| matches!(fold.from[at], Source::Reg(_)) && !fold.still[at];
+                turns.wide || !(0..fold.op.operands()).any(|at| at != fold.at as usize && each(at))
+            }
+            Inst::Map { .. } | Inst::MapSegments { .. } | Inst::Spread { .. } => turns.wide,
+            _ => false,
+        };
+        if (turns.wide || turns.still.is_empty()) && self.program.blocks[turns.body.0 as usize].iter().all(plain) {
+            return Ok(());
+        }
+        Err(wrong("program", "turns taken together that are more than maps and folds"))
+    }
+
+    fn heads(&self, heads: &Heads) -> Valid {
+        self.condition(&heads.condition)?;
+        self.slot(heads.item)?;
+        within("program", "block", heads.body.0, self.program.blocks.len())?;
+        let plain = |inst: &Inst| {
+            matches!(inst, Inst::Scalar(_) | Inst::Map { .. } | Inst::MapSegments { .. } | Inst::Spread { .. })
+        };
+        match self.program.blocks[heads.body.0 as usize].iter().all(plain) {
+            true => Ok(()),
+            false => Err(wrong("program", "items of segments that do more than maps")),
+        }
+    }
+
+    fn fold(&self, fold: &Fold) -> Valid {
+        let Fold { op, to, from, at, strides, still: _ } = fold;
+        let at = *at as usize;
+        if at >= op.operands() || from[at] != Source::Reg(*to) || op.operand(at) != op.result() {
+            return Err(wrong("program", format!("{op:?} folded into operand {at}")));
+        }
+        self.reg(*to, op.result())?;
+        strides.iter().try_for_each(|&slot| self.slot(slot))?;
+        (0..op.operands()).try_for_each(|at| self.source(&from[at], op.operand(at)))
+    }
+
     /// A fragment that can be laid out in the subgroups of this program, with a register for each slot.
     fn payload(&self, fragment: Fragment, ty: ScalarType, registers: &[Reg]) -> Valid {
         if !fragment.is_valid() || fragment.lanes != self.program.subgroup_size {
@@ -390,11 +451,14 @@ fn blocks(inst: &Inst) -> [Option<Block>; 2] {
         Inst::If { then, otherwise, .. } => [Some(then), otherwise],
         Inst::For { body, .. } => [Some(body), None],
         Inst::Loop { head, body, .. } => [Some(head), Some(body)],
+        Inst::Heads(ref heads) => [Some(heads.then), Some(heads.body)],
+        Inst::Turns(ref turns) => [Some(turns.body), None],
         Inst::Scalar(_)
         | Inst::LoadScalar { .. }
         | Inst::Map { .. }
         | Inst::MapSegments { .. }
         | Inst::Spread { .. }
+        | Inst::Fold(_)
         | Inst::Fence
         | Inst::Reduce { .. }
         | Inst::Shuffle { .. }

@@ -59,7 +59,7 @@ impl Run<'_> {
     }
 
     #[cold]
-    fn out_of_bounds(&self, buffer: u32, index: i64, bytes: usize, limit: usize, site: SiteId) -> Stop {
+    pub(super) fn out_of_bounds(&self, buffer: u32, index: i64, bytes: usize, limit: usize, site: SiteId) -> Stop {
         let site = &self.program.sites[site.0 as usize];
         Box::new(Fault::OutOfBounds {
             kernel: self.name.to_owned(),

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{Compiler, Lane, Line, Result, Word};
+use super::turns::Counted;
+use super::{Compiler, Lane, Line, Result, Word, ZERO};
 use crate::ir::{BlockId, Op as IrOp, ValueId};
 use crate::ops::{Binary, Convert, IntPredicate, OpKind};
-use crate::tile::program::{Condition, Inst, Op, Reg, ScalarInst, SiteId, Slot};
+use crate::tile::program::{Affine, Block, Condition, Inst, Op, Reg, ScalarInst, SiteId, Slot};
 use crate::types::{ScalarType, Type};
 
 /// Where a lane is kept while control flow decides what it is.
@@ -64,7 +65,10 @@ impl Compiler<'_> {
             _ => {
                 let condition = self.condition(lane)?;
                 let then = self.nested(fill)?;
-                self.emit(Inst::If { condition, then, otherwise: None })
+                match self.heads(lane, then)? {
+                    Some(heads) => self.emit(Inst::Heads(Box::new(heads))),
+                    None => self.emit(Inst::If { condition, then, otherwise: None }),
+                }
             }
         }
     }
@@ -324,8 +328,21 @@ impl Compiler<'_> {
                 let to = self.slot();
                 self.define_lanes(counter, vec![Lane::Uniform(Word::Slot { slot: to, launch: false })]);
                 self.want(block, carried, &places);
+                let apart = self.apart;
                 let body = self.nested(|this| this.body_block(block, |this| this.leave(block, 0, &places)))?;
-                self.emit(Inst::For { to, low, high, step, unsigned: ty == ScalarType::Offset, body, site })?;
+                let zero = self.slot_of(ZERO);
+                let counter = Affine { base: to, l: zero, g: zero };
+                let unsigned = ty == ScalarType::Offset;
+                let at = self.program.blocks[self.at.0 as usize].len();
+                let low = if self.together(body, counter, high, step, unsigned, &places, apart)? {
+                    let start = ScalarInst { op: Op::Move(ScalarType::I64), to, from: [low; 3] };
+                    self.count()?;
+                    self.program.blocks[self.at.0 as usize].insert(at, Inst::Scalar(start));
+                    to
+                } else {
+                    low
+                };
+                self.emit(Inst::For { to, low, high, step, unsigned, body, site })?;
             }
             (Lane::Uniform(_) | Lane::Affine(_), _, Lane::Uniform(step)) => {
                 // The counter of every item moves alike: one slot moves for all.
@@ -339,7 +356,8 @@ impl Compiler<'_> {
                 let now = Self::line(line.base, line.l, line.g);
                 self.define_lanes(counter, vec![now.clone()]);
                 let step = *step;
-                self.turns(op, &now, &high, below, ty, block, &places, site, |this| {
+                let counter = Some((self.affine(line), self.slot_of(step)));
+                self.turns(op, &now, &high, below, ty, block, &places, site, counter, |this| {
                     let next = this.add(line.base, step)?;
                     this.place(Place { ty: ScalarType::I64, home: Home::Slot(to) }, &Lane::Uniform(next))
                 })?;
@@ -350,7 +368,7 @@ impl Compiler<'_> {
                 self.move_to(ty, to, &low)?;
                 self.define_lanes(counter, vec![Lane::Reg(to)]);
                 let now = Lane::Reg(to);
-                self.turns(op, &now.clone(), &high, below, ty, block, &places, site, |this| {
+                self.turns(op, &now.clone(), &high, below, ty, block, &places, site, None, |this| {
                     let next = this.map(Op::Binary(Binary::AddI, ty), &[now.clone(), step.clone()], None)?;
                     this.move_to(ty, to, &next)
                 })?;
@@ -377,6 +395,7 @@ impl Compiler<'_> {
         block: BlockId,
         places: &[Vec<Place>],
         site: SiteId,
+        counter: Option<(Affine, Slot)>,
         next: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
         debug_assert_eq!(op.kind, OpKind::For);
@@ -393,16 +412,48 @@ impl Compiler<'_> {
         if let Some(reg) = held {
             self.frame.hold(reg);
         }
+        let apart = self.apart;
         let body = self.nested(|this| {
             this.body_block(block, |this| {
                 this.leave(block, 0, places)?;
                 next(this)
             })
         })?;
+        if let (Some((counter, step)), Lane::Uniform(high)) = (counter, high) {
+            let high = self.slot_of(*high);
+            self.together(body, counter, high, step, ty == ScalarType::Offset, places, apart)?;
+        }
         if let Some(reg) = held {
             self.frame.release(reg);
         }
         self.emit(Inst::Loop { head, condition, body, site })
+    }
+
+    /// Turns of the loop over `body` taken together, before the loop: whether that is so. `apart` is what was known before it.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one loop, used once each")]
+    fn together(
+        &mut self,
+        body: Block,
+        counter: Affine,
+        high: Slot,
+        step: Slot,
+        unsigned: bool,
+        places: &[Vec<Place>],
+        apart: bool,
+    ) -> Result<bool> {
+        let (mut regs, mut slots) = (Vec::new(), Vec::new());
+        for place in places.iter().flatten() {
+            match place.home {
+                Home::Reg(reg) => regs.push(reg),
+                Home::Slot(slot) => slots.push(slot),
+            }
+        }
+        let (taken, folds) = self.turns_together(body, &Counted { counter, high, step, unsigned, regs, slots })?;
+        if taken && folds {
+            // Rows that are folded one by one may lie where they want.
+            self.apart = apart;
+        }
+        Ok(taken)
     }
 
     /// Lets the op that computes what a loop carries write it in place, where the old value is not read later.

@@ -82,7 +82,7 @@ impl<'a> Compiler<'a> {
             Some(line) => {
                 // Rows of a workgroup each that do not follow each other are copied together, unless a tile is one of them.
                 let apart = line.l == Word::Constant(ty.bytes()) && !self.side_by_side(offset, ty);
-                self.lost |= apart && self.many && self.program.whole_groups && self.kernel.items() >= FULL_GROUP;
+                self.apart |= apart && self.many && self.program.whole_groups && self.kernel.items() >= FULL_GROUP;
                 Offsets::Affine(self.affine(line))
             }
             None => Offsets::Gather(self.reg(offset, ScalarType::I64)?),

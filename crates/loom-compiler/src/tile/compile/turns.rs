@@ -1,0 +1,417 @@
+//! Turns of loops that can be taken together, found in the instructions of a loop's body.
+//!
+//! - A body of maps: what a turn makes depends on nothing that another turn made, but for what is folded (`acc = op(acc, x)`,
+//!   where nothing else of the body reads `acc`).
+//! - Addresses are affine in the item and in the counter; anything else leaves the loop as it is.
+//! - Not here: whether turns lie side by side, stay in bounds and touch nothing of each other, which is known when they run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Compiler, Result, ZERO};
+use crate::ops::{Binary, Convert, Ternary};
+use crate::tile::program::{
+    Access, Affine, Block, Buffer, Fold, Inst, Offsets, Op, Reach, Reg, ScalarInst, Shape, Slot, Source, Target, Turns,
+};
+use crate::types::ScalarType;
+
+/// The most instructions of a body that is looked at.
+const MAX_BODY: usize = 128;
+
+/// What a loop counts with, and what it carries.
+pub(super) struct Counted {
+    pub(super) counter: Affine,
+    pub(super) high: Slot,
+    pub(super) step: Slot,
+    pub(super) unsigned: bool,
+    /// Registers and slots of the values that it carries.
+    pub(super) regs: Vec<Reg>,
+    pub(super) slots: Vec<Slot>,
+}
+
+/// How a slot changes from turn to turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Course {
+    Still,
+    /// Read in each turn, the same each time.
+    Loaded,
+    /// By the same distance each time.
+    Linear,
+    Other,
+}
+
+impl Course {
+    fn constant(self) -> bool {
+        matches!(self, Self::Still | Self::Loaded)
+    }
+}
+
+/// What is found in a body.
+struct Finder {
+    counter: Slot,
+    courses: BTreeMap<Slot, Course>,
+    /// Slots that the body writes.
+    written: BTreeSet<Slot>,
+    /// Carried registers that the body writes.
+    carried: BTreeSet<Reg>,
+    folded: BTreeSet<Reg>,
+    /// Registers with what this turn made.
+    made: BTreeSet<Reg>,
+    /// Registers that were read before the body wrote them.
+    read: BTreeSet<Reg>,
+    stores: bool,
+    wide: bool,
+    /// Affine values that are named, by the slot of their stride.
+    lines: Vec<(Affine, Slot)>,
+    reaches: Vec<Reach>,
+    still: Vec<(ScalarType, Reg, Reg)>,
+    zero: Slot,
+}
+
+impl Compiler<'_> {
+    /// Emits an instruction that takes turns of the loop over `body` together, if that can be. Whether it was, and only folds.
+    pub(super) fn turns_together(&mut self, body: Block, counted: &Counted) -> Result<(bool, bool)> {
+        let mut insts = self.program.blocks[body.0 as usize].clone();
+        if insts.len() > MAX_BODY {
+            return Ok((false, false));
+        }
+        let counter = counted.counter.base;
+        while matches!(insts.last(), Some(Inst::Scalar(inst)) if inst.to == counter) {
+            insts.pop();
+        }
+        if insts.is_empty() {
+            return Ok((false, false));
+        }
+        fold_in_place(&mut insts, &counted.regs);
+        let Some((found, insts)) = self.find(insts, counted)? else {
+            return Ok((false, false));
+        };
+        let block = Block(self.program.blocks.len() as u32);
+        for _ in &insts {
+            self.count()?;
+        }
+        self.program.blocks.push(insts);
+        let wide = found.wide;
+        self.emit(Inst::Turns(Box::new(Turns {
+            counter: counted.counter,
+            high: counted.high,
+            step: counted.step,
+            unsigned: counted.unsigned,
+            strides: found.lines,
+            reaches: found.reaches,
+            still: found.still,
+            wide,
+            body: block,
+        })))?;
+        Ok((true, !wide))
+    }
+
+    fn find(&mut self, insts: Vec<Inst>, counted: &Counted) -> Result<Option<(Finder, Vec<Inst>)>> {
+        let mut used = BTreeSet::new();
+        let mut finder = Finder {
+            counter: counted.counter.base,
+            courses: BTreeMap::new(),
+            written: BTreeSet::new(),
+            carried: BTreeSet::new(),
+            folded: BTreeSet::new(),
+            made: BTreeSet::new(),
+            read: BTreeSet::new(),
+            stores: false,
+            wide: false,
+            lines: Vec::new(),
+            reaches: Vec::new(),
+            still: Vec::new(),
+            zero: self.slot_of(ZERO),
+        };
+        for inst in &insts {
+            match inst {
+                Inst::Scalar(ScalarInst { to, .. }) | Inst::LoadScalar { to, .. } => {
+                    finder.written.insert(*to);
+                }
+                Inst::Map { to, from, op } => {
+                    used.extend(from[..op.operands()].iter().filter_map(source_reg));
+                    match to {
+                        Target::Reg(reg) => {
+                            used.insert(*reg);
+                            if counted.regs.contains(reg) {
+                                finder.carried.insert(*reg);
+                            }
+                        }
+                        Target::Memory(_) => finder.stores = true,
+                    }
+                }
+                Inst::MapSegments { to, from, op } => {
+                    used.extend(from[..op.operands()].iter().filter_map(source_reg));
+                    used.insert(*to);
+                }
+                Inst::Spread { to, .. } => {
+                    used.insert(*to);
+                }
+                _ => return Ok(None),
+            }
+        }
+        if finder.written.contains(&finder.counter) || counted.slots.iter().any(|slot| finder.written.contains(slot)) {
+            return Ok(None);
+        }
+        let mut out = Vec::with_capacity(insts.len());
+        for inst in insts {
+            match self.take_together(&mut finder, inst, &mut used)? {
+                Some(inst) => out.push(inst),
+                None => return Ok(None),
+            }
+        }
+        let wide_shape = matches!(self.program.shape, Shape::Groups | Shape::Group);
+        if finder.folded != finder.carried || finder.wide && !wide_shape || !finder.wide && finder.folded.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some((finder, out)))
+    }
+
+    fn take_together(&mut self, finder: &mut Finder, inst: Inst, used: &mut BTreeSet<Reg>) -> Result<Option<Inst>> {
+        Ok(match inst {
+            Inst::Scalar(inst) => {
+                let course = finder.scalar(&inst);
+                finder.courses.insert(inst.to, course);
+                Some(Inst::Scalar(inst))
+            }
+            Inst::LoadScalar { to, offset, .. } => {
+                if finder.stores || finder.course(offset) != Course::Still {
+                    return Ok(None);
+                }
+                finder.courses.insert(to, Course::Loaded);
+                Some(inst)
+            }
+            Inst::Map { op, to: Target::Reg(to), from } if finder.carried.contains(&to) => {
+                let held = |source: &Source| *source == Source::Reg(to);
+                let operands = &from[..op.operands()];
+                let (Some(at), 1) = (operands.iter().position(held), operands.iter().filter(|s| held(s)).count())
+                else {
+                    return Ok(None);
+                };
+                if op.operand(at) != op.result() || !finder.folded.insert(to) {
+                    return Ok(None);
+                }
+                let mut fold = Fold { op, to, from, at: at as u32, strides: [finder.zero; 3], still: [false; 3] };
+                for other in (0..op.operands()).filter(|&other| other != at) {
+                    match from[other] {
+                        Source::Reg(reg) if finder.carried.contains(&reg) => return Ok(None),
+                        Source::Reg(reg) => {
+                            fold.still[other] = !finder.made.contains(&reg);
+                            if fold.still[other] {
+                                finder.read.insert(reg);
+                            }
+                        }
+                        Source::Slot(slot) if finder.course(slot).constant() => {}
+                        Source::Segment(reg) if !finder.carried.contains(&reg) => {
+                            finder.read.insert(reg);
+                        }
+                        Source::Segment(_) => return Ok(None),
+                        Source::Slot(_) => return Ok(None),
+                        Source::Memory(access) => match self.reach(finder, access, op.operand(other), false) {
+                            Some(stride) => fold.strides[other] = stride,
+                            None => return Ok(None),
+                        },
+                    }
+                }
+                Some(Inst::Fold(Box::new(fold)))
+            }
+            Inst::Map { op, to, mut from } => {
+                finder.wide = true;
+                for (at, source) in from.iter_mut().enumerate().take(op.operands()) {
+                    match *source {
+                        Source::Reg(reg) if finder.carried.contains(&reg) => return Ok(None),
+                        Source::Reg(reg) if finder.made.contains(&reg) => {}
+                        Source::Reg(reg) => *source = Source::Reg(self.repeated(finder, op.operand(at), reg, used)?),
+                        Source::Slot(slot) if finder.course(slot).constant() => {}
+                        Source::Segment(reg) if !finder.carried.contains(&reg) => {
+                            finder.read.insert(reg);
+                        }
+                        Source::Segment(_) => return Ok(None),
+                        Source::Slot(_) => return Ok(None),
+                        Source::Memory(access) => {
+                            if self.reach(finder, access, op.operand(at), false).is_none() {
+                                return Ok(None);
+                            }
+                        }
+                    }
+                }
+                match to {
+                    Target::Reg(reg) if finder.read.contains(&reg) => return Ok(None),
+                    Target::Reg(reg) => {
+                        finder.made.insert(reg);
+                    }
+                    Target::Memory(access) => {
+                        if self.reach(finder, access, op.result(), true).is_none() {
+                            return Ok(None);
+                        }
+                    }
+                }
+                Some(Inst::Map { op, to, from })
+            }
+            Inst::Spread { to, value } => {
+                finder.wide = true;
+                let fits = self.line_stride(finder, value).is_some() && !finder.read.contains(&to);
+                finder.made.insert(to);
+                (fits && !finder.carried.contains(&to)).then_some(inst)
+            }
+            // What is the same for a segment is the same for its wide one.
+            Inst::MapSegments { op, to, from } => {
+                let fits = from[..op.operands()].iter().all(|source| match source {
+                    Source::Reg(reg) => !finder.carried.contains(reg),
+                    Source::Slot(slot) => finder.course(*slot).constant(),
+                    Source::Segment(_) | Source::Memory(_) => false,
+                });
+                (fits && !finder.carried.contains(&to) && !finder.read.contains(&to)).then_some(inst)
+            }
+            _ => None,
+        })
+    }
+
+    /// The slot of how far `access` moves from turn to turn, if it is one that turns may make together.
+    fn reach(&mut self, finder: &mut Finder, access: Access, ty: ScalarType, store: bool) -> Option<Slot> {
+        let Offsets::Affine(line) = access.offsets else { return None };
+        // Scratch memory has parts.
+        if !matches!(self.program.buffers[access.buffer as usize], Buffer::Argument(_) | Buffer::Constant { .. }) {
+            return None;
+        }
+        let stride = self.line_stride(finder, line)?;
+        finder.reaches.push(Reach { access, ty, stride, store });
+        Some(stride)
+    }
+
+    fn line_stride(&mut self, finder: &mut Finder, line: Affine) -> Option<Slot> {
+        let course = finder.course(line.base);
+        let still = [line.l, line.g].into_iter().all(|slot| finder.course(slot) == Course::Still);
+        if !still || !matches!(course, Course::Still | Course::Linear) {
+            return None;
+        }
+        if let Some(&(_, stride)) = finder.lines.iter().find(|(known, _)| known.base == line.base) {
+            if !finder.lines.iter().any(|(known, _)| *known == line) {
+                finder.lines.push((line, stride));
+            }
+            return Some(stride);
+        }
+        let stride = self.slot();
+        finder.lines.push((line, stride));
+        Some(stride)
+    }
+
+    /// A register that holds `reg`'s element of each item for all turns.
+    fn repeated(&mut self, finder: &mut Finder, ty: ScalarType, reg: Reg, used: &mut BTreeSet<Reg>) -> Result<Reg> {
+        finder.read.insert(reg);
+        if let Some(&(.., to)) = finder.still.iter().find(|&&(known, from, _)| (known, from) == (ty, reg)) {
+            return Ok(to);
+        }
+        // The body's own registers are free by now, yet in use when this one is.
+        let to = loop {
+            let to = self.take(ty)?;
+            if used.insert(to) {
+                break to;
+            }
+        };
+        finder.still.push((ty, reg, to));
+        Ok(to)
+    }
+}
+
+impl Finder {
+    fn course(&self, slot: Slot) -> Course {
+        if slot == self.counter {
+            return Course::Linear;
+        }
+        match self.courses.get(&slot) {
+            Some(&course) => course,
+            // What the turn before left.
+            None if self.written.contains(&slot) => Course::Other,
+            None => Course::Still,
+        }
+    }
+
+    fn scalar(&self, inst: &ScalarInst) -> Course {
+        use Course::{Linear, Loaded, Other, Still};
+        let from = inst.from.map(|slot| self.course(slot));
+        let from = &from[..inst.op.operands()];
+        if from.iter().all(|course| *course == Still) {
+            return Still;
+        }
+        if from.iter().all(|course| course.constant()) {
+            return Loaded;
+        }
+        let sum = |a: Course, b: Course| match (a, b) {
+            (Still, Still) => Still,
+            (Still | Linear, Still | Linear) => Linear,
+            _ => Other,
+        };
+        let product = |a: Course, b: Course| match (a, b) {
+            (Still, Still) => Still,
+            (Still, Linear) | (Linear, Still) => Linear,
+            _ => Other,
+        };
+        let wide = |ty: ScalarType| ty.bits() == 64 && !ty.is_float();
+        match (inst.op, from) {
+            (Op::Move(ty), [a]) if wide(ty) => *a,
+            (Op::Binary(Binary::AddI | Binary::SubI, ty), [a, b]) if wide(ty) => sum(*a, *b),
+            (Op::Binary(Binary::MulI, ty), [a, b]) if wide(ty) => product(*a, *b),
+            (Op::Binary(Binary::ShlI, ty), [a, Still]) if wide(ty) => *a,
+            (Op::Ternary(Ternary::FmaI, ty), [a, b, c]) if wide(ty) => sum(product(*a, *b), *c),
+            (Op::Convert(Convert::ExtSI | Convert::ExtUI | Convert::TruncI | Convert::Bitcast, a, b), [course])
+                if wide(a) && wide(b) =>
+            {
+                *course
+            }
+            _ => Other,
+        }
+    }
+}
+
+fn source_reg(source: &Source) -> Option<Reg> {
+    match source {
+        Source::Reg(reg) | Source::Segment(reg) => Some(*reg),
+        Source::Memory(Access { offsets: Offsets::Gather(reg), .. }) => Some(*reg),
+        Source::Slot(_) | Source::Memory(_) => None,
+    }
+}
+
+/// Lets `t = op(acc, x); acc = t` write `acc` itself, where nothing else reads either.
+fn fold_in_place(insts: &mut Vec<Inst>, carried: &[Reg]) {
+    let mut at = 0;
+    while at < insts.len() {
+        let Inst::Map { op: Op::Move(_), to: Target::Reg(to), from: [Source::Reg(from), ..] } = insts[at] else {
+            at += 1;
+            continue;
+        };
+        let reads = |insts: &[Inst], reg: Reg| insts.iter().map(|inst| reads(inst, reg)).sum::<usize>();
+        let writes = insts.iter().filter(|inst| writes(inst, to)).count();
+        let made = insts[..at].iter().rposition(|inst| self::writes(inst, from));
+        // What is moved is read by nobody else until the register is written again.
+        let later = &insts[at + 1..];
+        let rest = &later[..later.iter().position(|inst| self::writes(inst, from)).map_or(later.len(), |at| at + 1)];
+        let moved = carried.contains(&to) && !carried.contains(&from) && writes == 1 && reads(insts, to) == 1;
+        if let (true, Some(made), 0) = (moved, made, reads(rest, from))
+            && reads(&insts[made + 1..at], from) == 0
+            && reads(&insts[made..=made], to) == 1
+            && let Inst::Map { to: made, .. } = &mut insts[made]
+        {
+            *made = Target::Reg(to);
+            insts.remove(at);
+        } else {
+            at += 1;
+        }
+    }
+}
+
+/// How often `inst` reads `reg`.
+fn reads(inst: &Inst, reg: Reg) -> usize {
+    match inst {
+        Inst::Map { op, from, .. } | Inst::MapSegments { op, from, .. } => {
+            from[..op.operands()].iter().filter(|source| source_reg(source) == Some(reg)).count()
+        }
+        _ => 0,
+    }
+}
+
+fn writes(inst: &Inst, reg: Reg) -> bool {
+    match inst {
+        Inst::Map { to: Target::Reg(to), .. } | Inst::Spread { to, .. } | Inst::MapSegments { to, .. } => *to == reg,
+        _ => false,
+    }
+}
