@@ -64,7 +64,7 @@ fn structure() {
     ops("scf.if %t {\n%y, = 4\n}", "=", "expected an op name");
     ops("scf.if %t {\n%y %z = index.add %x, %x : index\n}", "%z", "expected `,` or `=`");
     ops("scf.if %t {\n%c = index.constant 1 : index\n^b:\nscf.yield\n}", "}", "several blocks");
-    ops("scf.if %t {\n^b:\nscf.yield\n}", "^b", "labelled blocks");
+    ops("scf.if %t {\n^b:\nscf.yield\n}", "^b", "only blocks of a function or kernel have labels");
     text("foo.bar @x", &[], "foo.bar", "is no top-level op");
     text("config.decl @k : index\nconfig.decl @k : index", &[], "@k", "defined twice");
     text("func.def @k() { func.return }", &[], "f", "no kernel `k`");
@@ -266,7 +266,7 @@ fn control() {
     ops("scf.switch %x {\ncase 1 {\n}\n}", "scf.switch", "needs a `default`");
     ops("%y = scf.lookup %x { 0 = (%f, %f) } default(%f) : index, f32", "scf.lookup", "a row: 2 values for 1 results");
     ops("%y = func.call @nope(%f) : (f32) -> (f32)", "@nope", "not defined in this text");
-    ops("cfg.br ^a", "cfg.br", "unstructured control flow is not compiled");
+    ops("cfg.br ^a", "cfg.br", "`cfg.br` ends a block of a function or kernel");
 }
 
 fn with_function(function: &str, call: &str) -> String {
@@ -611,4 +611,24 @@ fn conditions_of_what_is_only_declared_hold_for_every_call() {
     );
     assert!(Module::parse("dead.loom", &text).unwrap().verify().is_ok());
     assert!(specialise(&text, "k", &[]).is_ok());
+}
+
+#[test]
+fn graphs_of_blocks() {
+    let case = |blocks: &str, at: &str, message: &str| {
+        let function = format!("func.def @g(%a: f32) -> (f32) {{\n{blocks}\n}}");
+        text(&with_function(&function, "%y = func.call @g(%f) : (f32) -> (f32)"), &[], at, message);
+    };
+    case("cfg.br ^x\n^b:\nfunc.return %a : f32", "^x", "`^x` is no block of this region");
+    case("cfg.br ^b\n^b(%v: f32):\nfunc.return %v : f32", "^b", "`^b` takes (f32), found ()");
+    case("cfg.br ^b(%a: f32)\n^b:\nfunc.return %a : f32", "^b", "`^b` takes (), found (f32)");
+    case("cfg.br ^b\n^b:\nfunc.return %a : f32\n^b:\nfunc.return %a : f32", "}", "`^b` labels two blocks");
+    case("cfg.cond_br %a, ^b, ^b\n^b:\nfunc.return %a : f32", "%a", "expected a value of type i1, found f32");
+    case("cfg.br ^b\n^b:\nscf.yield", "scf.yield", "this region ends in `func.return`, found `scf.yield`");
+    case(
+        "%t = scalar.constant true : i1\ncfg.cond_br %t, ^b, ^c\n^b:\nfunc.return %a : f32\n^c:\nfunc.return %t : i1",
+        "func.return",
+        "the blocks of this region return different types",
+    );
+    case("cfg.br ^b\n^b(%v: buffer):\nfunc.return %a : f32", "%v", "is a scalar or a vector, found buffer");
 }

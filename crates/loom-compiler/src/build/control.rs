@@ -92,49 +92,61 @@ impl<'m> Builder<'m> {
     /// [`Self::region_ops`] in the region of names that is current. Only functions give encodings too.
     pub(super) fn block_ops(&mut self, region: &'m Region, ends: Terminator) -> Built<Vec<Binding>> {
         let close = self.module.tokens[region.close as usize].span;
+        let whole = matches!(ends, Terminator::FuncReturn | Terminator::TemplateReturn | Terminator::KernelReturn);
+        if whole && (region.blocks.len() > 1 || region.blocks.iter().any(|block| block.label.is_some())) {
+            return self.graph_ops(region, ends);
+        }
         let [block] = &region.blocks[..] else {
-            return refuse(close, "this region has several blocks; only structured control flow (scf) is compiled");
+            return refuse(close, "this region has several blocks; only functions and kernels are graphs of blocks");
         };
         if let Some(label) = block.label {
             let span = self.module.tokens[label as usize].span;
-            return refuse(span, "labelled blocks are not compiled; use structured control flow (scf)");
+            return refuse(span, "only blocks of a function or kernel have labels");
         }
         for (at, op) in block.ops.iter().enumerate() {
             let name = self.module.op_name(op);
-            let Some(found) = Terminator::ALL.into_iter().find(|terminator| terminator.name() == name) else {
+            if !Terminator::ALL.into_iter().any(|terminator| terminator.name() == name) {
                 self.op(op);
                 continue;
-            };
-            let mut reader = self.reader(op);
-            if found.name() != ends.name() {
-                return refuse(reader.span(), format!("this region ends in `{}`, found `{name}`", ends.name()));
             }
-            if let Some(after) = block.ops.get(at + 1) {
+            let given = self.returned_by(op, ends);
+            if given.is_ok()
+                && let Some(after) = block.ops.get(at + 1)
+            {
                 let span = self.reader(after).span();
                 self.report(Refusal::At(span, format!("nothing may follow `{name}` in its region")));
             }
-            self.span = reader.span();
-            let values = match ends {
-                Terminator::FuncReturn | Terminator::TemplateReturn => return self.passed_read(&mut reader),
-                Terminator::Yield => self.values_read(&mut reader),
-                Terminator::Condition => {
-                    let operands = self.values_read(&mut reader)?;
-                    match operands.first() {
-                        Some(first) if *self.ty(*first) == Type::Scalar(ScalarType::I1) => Ok(operands),
-                        _ => refuse(reader.span(), "`scf.condition` takes an i1 first"),
-                    }
-                }
-                Terminator::KernelReturn | Terminator::Exit | Terminator::CommandReturn | Terminator::CommandYield => {
-                    reader.end().map(|()| Vec::new())
-                }
-                Terminator::LaunchConfig => self.launch_config(&mut reader),
-            };
-            return Ok(values?.into_iter().map(Binding::Value).collect());
+            return given;
         }
         if matches!(ends, Terminator::Yield | Terminator::Exit | Terminator::CommandYield) {
             return Ok(Vec::new());
         }
         refuse(close, format!("this region must end in `{}`", ends.name()))
+    }
+
+    /// What the terminator `op` gives.
+    pub(super) fn returned_by(&mut self, op: &'m syntax::Op, ends: Terminator) -> Built<Vec<Binding>> {
+        let mut reader = self.reader(op);
+        if reader.name() != ends.name() {
+            return refuse(reader.span(), format!("this region ends in `{}`, found `{}`", ends.name(), reader.name()));
+        }
+        self.span = reader.span();
+        let values = match ends {
+            Terminator::FuncReturn | Terminator::TemplateReturn => return self.passed_read(&mut reader),
+            Terminator::Yield => self.values_read(&mut reader),
+            Terminator::Condition => {
+                let operands = self.values_read(&mut reader)?;
+                match operands.first() {
+                    Some(first) if *self.ty(*first) == Type::Scalar(ScalarType::I1) => Ok(operands),
+                    _ => refuse(reader.span(), "`scf.condition` takes an i1 first"),
+                }
+            }
+            Terminator::KernelReturn | Terminator::Exit | Terminator::CommandReturn | Terminator::CommandYield => {
+                reader.end().map(|()| Vec::new())
+            }
+            Terminator::LaunchConfig => self.launch_config(&mut reader),
+        };
+        Ok(values?.into_iter().map(Binding::Value).collect())
     }
 
     /// `[%a, %b : t, t]` and the end of the op.

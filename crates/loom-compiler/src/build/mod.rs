@@ -26,6 +26,7 @@ mod encoding;
 mod fragment;
 mod gather;
 mod global;
+mod graph;
 mod kernel;
 mod leave;
 mod memory;
@@ -505,7 +506,7 @@ impl<'m> Builder<'m> {
             "cfg" => refuse(
                 reader.span(),
                 format!(
-                    "`{name}`: unstructured control flow is not compiled; use scf.if, scf.for, scf.while or scf.switch"
+                    "`{name}` ends a block of a function or kernel; legal here: scf.if, scf.for, scf.while, scf.switch"
                 ),
             ),
             _ if name.starts_with('@') => {
