@@ -143,17 +143,23 @@ pub(crate) fn resolve(body: &mut Body) -> Result<(), (Span, String)> {
                 _ => "vector.fragment.repack",
             };
             let mut formats: [Option<(Format, u32)>; 3] = [None; 3];
+            // Of operands that some op laid out, whether they are split, and how long their sums are.
+            let mut laid: [Option<(bool, u32)>; 3] = [None; 3];
             for (operand, (&value, &role)) in op.operands.iter().zip(uses).enumerate() {
                 for (fragment, format) in origins.of(value) {
                     if !agrees(fragment.role, role) {
                         let (found, role) = (fragment.role.name(), role.name());
                         return Err((op.span, format!("`{name}`: a fragment of role {found} used as {role}")));
                     }
+                    let layout = (fragment.split, fragment.depth());
+                    if laid[operand].replace(layout).is_some_and(|other| other != layout) {
+                        return Err((op.span, format!("`{name}`: an operand that may be laid out in two ways")));
+                    }
                     let Some(format) = format.filter(|_| body.ty(value).element().is_some_and(ScalarType::is_integer))
                     else {
                         continue;
                     };
-                    let said = (format, fragment.slots());
+                    let said = (format, fragment.depth());
                     match formats[operand] {
                         Some(other) if other != said => {
                             let message = format!("`{name}`: an operand that may hold {:?} or {format:?}", other.0);
@@ -166,6 +172,17 @@ pub(crate) fn resolve(body: &mut Body) -> Result<(), (Span, String)> {
             if let OpKind::Mma(product) = &op.kind {
                 let mut product = *product;
                 let mut depths = [product.depth; 2];
+                let mut splits = [product.split; 2];
+                for ((depth, split), laid) in depths.iter_mut().zip(&mut splits).zip(laid) {
+                    if let Some((found, length)) = laid {
+                        (*split, *depth) = (found, length);
+                    }
+                }
+                if splits[0] != splits[1] {
+                    let message = "`vector.mma`: one operand is held once by all lanes, the other by each 16 of them";
+                    return Err((op.span, message.to_owned()));
+                }
+                product.split = splits[0];
                 if let Some((format, depth)) = formats[0] {
                     (product.lhs, depths[0]) = (format, depth);
                 }

@@ -12,6 +12,8 @@
 //!   lanes: as an emulator of RDNA3 by others has it, and as public kernels need it; not found in a text of AMD's.
 //! - A 16-bit accumulator lies in the low half of a 32-bit register, so its payload has a slot of data and a slot without in turn
 //!   (`spread` 2, the hardware's OPSEL 0). The slot without data is kept as it is.
+//! - On RDNA4 (gfx12) no operand is held twice: group g of 16 lanes has the slots' worth of sums from `g · slots` on (`split`).
+//!   Its layouts are not public enough to be relied on, so only kernels that do not see them are compiled (`opaque`).
 //! - Slots count elements, not vector lanes: four `i32` lanes of packed bytes are 16 slots, lowest bits first.
 //! - Not here: the arithmetic of a product (`interp`, and the executors), spelling (`build`), what makes a layout visible (`opaque`).
 
@@ -126,12 +128,14 @@ pub struct Fragment {
     pub lanes: u32,
     /// Distance of slots that carry data: 1, or 2 for a 16-bit accumulator in 32-bit registers.
     pub spread: u32,
+    /// Of an operand: each group of 16 lanes holds a part of the sums, not a copy.
+    pub split: bool,
 }
 
 impl Fragment {
     /// Whether it is one that can be laid out: what everything else here relies on.
     pub const fn is_valid(&self) -> bool {
-        let Self { rows, columns, lanes, spread, .. } = *self;
+        let Self { rows, columns, lanes, spread, split, .. } = *self;
         let lanes_fit = lanes == 32 || lanes == 64;
         let depth = match self.role {
             Role::Lhs => columns,
@@ -144,7 +148,14 @@ impl Fragment {
             Role::Init | Role::Result => rows == TILE && columns == TILE,
         };
         let spread_fits = spread == 1 || (spread == 2 && self.role.is_accumulator());
-        lanes_fit && across && spread_fits && depth >= TILE && depth <= MAX_DEPTH && depth.is_multiple_of(TILE)
+        let split_fits = !split || !self.role.is_accumulator();
+        lanes_fit
+            && across
+            && spread_fits
+            && split_fits
+            && depth >= TILE
+            && depth <= MAX_DEPTH
+            && depth.is_multiple_of(TILE)
     }
 
     /// Groups of 16 lanes.
@@ -152,11 +163,20 @@ impl Fragment {
         self.lanes / TILE
     }
 
-    /// Slots of one lane, those without data too.
-    pub const fn slots(&self) -> u32 {
+    /// Length of the sums: the shared extent of an operand.
+    pub const fn depth(&self) -> u32 {
         match self.role {
             Role::Lhs => self.columns,
             Role::Rhs => self.rows,
+            Role::Init | Role::Result => TILE,
+        }
+    }
+
+    /// Slots of one lane, those without data too.
+    pub const fn slots(&self) -> u32 {
+        match self.role {
+            Role::Lhs | Role::Rhs if self.split => self.depth() / self.groups(),
+            Role::Lhs | Role::Rhs => self.depth(),
             Role::Init | Role::Result => self.rows / self.groups() * self.spread,
         }
     }
@@ -164,8 +184,8 @@ impl Fragment {
     /// The row and column of the element in slot `slot` of lane `lane`, or nothing where the slot carries no data.
     pub const fn element(&self, lane: u32, slot: u32) -> Option<(u32, u32)> {
         match self.role {
-            Role::Lhs => Some((lane % TILE, slot)),
-            Role::Rhs => Some((slot, lane % TILE)),
+            Role::Lhs => Some((lane % TILE, self.first(lane) + slot)),
+            Role::Rhs => Some((self.first(lane) + slot, lane % TILE)),
             Role::Init | Role::Result if slot.is_multiple_of(self.spread) => {
                 Some((self.groups() * (slot / self.spread) + lane / TILE, lane % TILE))
             }
@@ -173,11 +193,16 @@ impl Fragment {
         }
     }
 
+    /// The place in the sums of slot 0 of an operand's lane.
+    const fn first(&self, lane: u32) -> u32 {
+        if self.split { lane / TILE * self.slots() } else { 0 }
+    }
+
     /// The first lane, and the slot, that hold an element of the tile: the inverse of [`Self::element`].
     pub const fn place(&self, row: u32, column: u32) -> (u32, u32) {
         match self.role {
-            Role::Lhs => (row, column),
-            Role::Rhs => (column, row),
+            Role::Lhs => (column / self.slots() * TILE + row, column % self.slots()),
+            Role::Rhs => (row / self.slots() * TILE + column, row % self.slots()),
             Role::Init | Role::Result => (row % self.groups() * TILE + column, row / self.groups() * self.spread),
         }
     }
@@ -188,7 +213,7 @@ impl Fragment {
 /// Each element starts from its element of `C` and adds its products in ascending `k`: floats widened to f32, each step one
 /// fused multiply-add in f32; a 16-bit `C` is widened before and the sum rounded once, to nearest even, behind the last step.
 /// Integers add wrapping in 32 bits. A lane that a partial last subgroup lacks counts as zeros. Operands are read from the
-/// first 16 lanes; the other groups hold copies.
+/// first 16 lanes where the other groups hold copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Product {
     /// Length of the sums, `k`.
@@ -199,17 +224,33 @@ pub struct Product {
     pub rhs: Format,
     /// How `C` and `D` lie.
     pub sum: Fragment,
+    /// Whether the operands are [`Fragment::split`].
+    pub split: bool,
 }
 
 impl Product {
     /// How `A` lies.
     pub const fn lhs_fragment(&self) -> Fragment {
-        Fragment { role: Role::Lhs, rows: TILE, columns: self.depth, lanes: self.sum.lanes, spread: 1 }
+        Fragment {
+            role: Role::Lhs,
+            rows: TILE,
+            columns: self.depth,
+            lanes: self.sum.lanes,
+            spread: 1,
+            split: self.split,
+        }
     }
 
     /// How `B` lies.
     pub const fn rhs_fragment(&self) -> Fragment {
-        Fragment { role: Role::Rhs, rows: self.depth, columns: TILE, lanes: self.sum.lanes, spread: 1 }
+        Fragment {
+            role: Role::Rhs,
+            rows: self.depth,
+            columns: TILE,
+            lanes: self.sum.lanes,
+            spread: 1,
+            split: self.split,
+        }
     }
 
     /// Whether the operands' formats may be multiplied and summed in elements of `sum`; if not, what may.
@@ -243,14 +284,16 @@ mod tests {
     #[test]
     fn every_element_of_a_tile_has_a_place_and_each_slot_of_data_is_one() {
         for lanes in [32, 64] {
-            for (role, rows, columns, spread) in [
-                (Role::Lhs, 16, 16, 1),
-                (Role::Lhs, 16, 32, 1),
-                (Role::Rhs, 16, 16, 1),
-                (Role::Result, 16, 16, 1),
-                (Role::Init, 16, 16, 2),
+            for (role, rows, columns, spread, split) in [
+                (Role::Lhs, 16, 16, 1, false),
+                (Role::Lhs, 16, 32, 1, false),
+                (Role::Rhs, 16, 16, 1, false),
+                (Role::Lhs, 16, 32, 1, true),
+                (Role::Rhs, 16, 16, 1, true),
+                (Role::Result, 16, 16, 1, false),
+                (Role::Init, 16, 16, 2, false),
             ] {
-                let fragment = Fragment { role, rows, columns, lanes, spread };
+                let fragment = Fragment { role, rows, columns, lanes, spread, split };
                 assert!(fragment.is_valid());
                 let mut held = vec![0; (rows * columns) as usize];
                 for lane in 0..lanes {
@@ -260,8 +303,8 @@ mod tests {
                         }
                     }
                 }
-                // Accumulators lie once, operands once in each group of lanes.
-                let copies = if role.is_accumulator() { 1 } else { lanes / 16 };
+                // Accumulators and split operands lie once, other operands once in each group of lanes.
+                let copies = if role.is_accumulator() || split { 1 } else { lanes / 16 };
                 assert!(held.iter().all(|count| *count == copies), "{fragment:?}");
                 for row in 0..rows {
                     for column in 0..columns {
@@ -275,7 +318,7 @@ mod tests {
 
     #[test]
     fn layouts_that_public_kernels_rely_on() {
-        let sum = Fragment { role: Role::Result, rows: 16, columns: 16, lanes: 32, spread: 1 };
+        let sum = Fragment { role: Role::Result, rows: 16, columns: 16, lanes: 32, spread: 1, split: false };
         assert_eq!(sum.slots(), 8);
         assert_eq!(sum.element(0, 1), Some((2, 0)));
         assert_eq!(sum.element(31, 7), Some((15, 15)));

@@ -10,12 +10,13 @@
 //!   is a `Constant`; what is unused is gone.
 //! - Not here: meaning of ops (`ops`), arithmetic on their bits (`eval`), text (`syntax`, `build`).
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::build;
 use crate::facts::Facts;
 use crate::launch::LaunchProgram;
-use crate::ops::{Flags, OpKind};
+use crate::ops::{Family, Flags, OpKind};
 use crate::types::{ScalarType, Type};
 use serde::{Deserialize, Serialize};
 
@@ -220,20 +221,38 @@ pub struct Kernel {
     pub(crate) facts: Vec<Facts>,
 }
 
-/// Where the lines of a source begin, each file's counted from 1.
+/// Where the lines of a source begin, each file's counted from 1, and how the ops of a body that access memory are spelled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
     /// First byte of every line.
     starts: Vec<u32>,
     /// First byte of every file but the first.
     files: Vec<u32>,
+    /// By the first byte of the op.
+    spellings: BTreeMap<u32, Box<str>>,
 }
 
 impl Lines {
-    /// Those of `source`, in which further files begin at `files`.
-    pub(crate) fn new(source: &str, files: impl Iterator<Item = u32>) -> Self {
+    /// Those of `source`, in which further files begin at `files`, and of `body`, built from it.
+    pub(crate) fn new(source: &str, files: impl Iterator<Item = u32>, body: &Body) -> Self {
+        let accesses = body.ops().filter(|op| {
+            matches!(
+                op.kind.family(),
+                Family::Read | Family::Write | Family::ReadLane | Family::WriteLane | Family::Atomic
+            )
+        });
+        let spellings = accesses.filter_map(|op| {
+            let text = source.get(op.span.start as usize..op.span.end as usize)?;
+            Some((op.span.start, text.into()))
+        });
+        let spellings = spellings.collect();
         let breaks = source.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at as u32 + 1);
-        Self { starts: std::iter::once(0).chain(breaks).collect(), files: files.collect() }
+        Self { starts: std::iter::once(0).chain(breaks).collect(), files: files.collect(), spellings }
+    }
+
+    /// The name of the op that begins at byte `at`, if it accesses memory.
+    pub fn spelling(&self, at: u32) -> Option<&str> {
+        self.spellings.get(&at).map(AsRef::as_ref)
     }
 
     /// The line that byte `at` is in.

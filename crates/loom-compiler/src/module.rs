@@ -45,7 +45,7 @@ pub struct Module {
 const BODY: [&str; 7] = ["index", "scalar", "vector", "view", "buffer", "encoding", "scf"];
 
 /// Families of ops that only one machine has.
-const BEYOND: [&str; 6] = ["low", "amdgpu", "aie2p", "x86", "pipeline", "channel"];
+const BEYOND: [&str; 9] = ["low", "amdgpu", "aie2p", "x86", "pipeline", "channel", "hal", "vm", "wasm"];
 
 /// Ops that move bytes on the host; one that ends in a dot stands for all of its names.
 const ON_HOST: [&str; 5] = ["buffer.copy", "buffer.fill", "buffer.compare", "buffer.load.", "buffer.store."];

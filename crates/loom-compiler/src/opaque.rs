@@ -61,7 +61,7 @@ impl Class {
 /// follows from its type.
 fn same_layout(a: Fragment, b: Fragment) -> bool {
     let role = |fragment: Fragment| if fragment.role == Role::Result { Role::Init } else { fragment.role };
-    (role(a), a.rows, a.columns, a.lanes) == (role(b), b.rows, b.columns, b.lanes)
+    (role(a), a.rows, a.columns, a.lanes, a.split) == (role(b), b.rows, b.columns, b.lanes, b.split)
 }
 
 /// Whether `kernel` is layout-opaque; kernels without fragments are.

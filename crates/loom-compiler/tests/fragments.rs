@@ -63,7 +63,7 @@ fn payloads_fit_roles() {
         format!("%v = vector.constant {value} : {ty}\n%f = vector.fragment<{role}> %v shape [%s, %s] : {ty}")
     };
     refused(
-        &label("lhs", "0.0", "vector<8xf16>"),
+        &label("lhs", "0.0", "vector<2xf16>"),
         "the payload of a lhs is 16 elements of the tile: 16 f16, bf16, fp8 or i8",
     );
     refused(&label("rhs", "0.0", "vector<16xf32>"), "found vector<16xf32>");
@@ -287,4 +287,35 @@ fn kernels_that_show_the_layout() {
     let source = text("", &ops);
     let found = layout_opaque(&kernel(&source, "k", &[])).unwrap_err();
     assert!(source[found.at.start as usize..].starts_with("vector.store"), "{found}");
+}
+
+/// A machine that holds no operand twice: half of it a lane. How it lies is not known, so nobody may see it.
+#[test]
+fn split_operands_are_not_seen() {
+    let head = "target(@twelve)";
+    let within = |ops: &str| format!("amdgpu.target<gfx1201> @twelve\n{}", text(head, ops));
+    let parts = PARTS.replace("vector<16xf16>", "vector<8xf16>");
+    let product = format!("{parts}%p = vector.mma %l, %r, %i : vector<8xf16>, vector<8xf16>, vector<8xf32>\n");
+    let stored = "vector.fragment.store<result> %p, %d[0, 0] shape [%s, %s] : vector<8xf32>, view<32x32xf32>";
+    let opaque = kernel(&within(&format!("{product}{stored}")), "k", &[]);
+    assert!(layout_opaque(&opaque).is_ok());
+    let seen = |ops: &str, says: &str| {
+        let diagnostics = specialise(&within(ops), "k", &[]).map(drop).expect_err(ops);
+        assert!(diagnostics.items[0].message.contains(says), "{diagnostics}");
+        assert!(
+            diagnostics.items[0].message.contains("how a gfx12 lays its fragments out is not known"),
+            "{diagnostics}"
+        );
+    };
+    let slot = "%e = vector.extract %p[0] : vector<8xf32> -> f32\nview.store %e, %d[0, %lane] : f32, view<32x32xf32>";
+    seen(&format!("{product}{slot}"), "`vector.extract`: it takes single slots of a payload");
+    let own = "%q = vector.load %flat[%lane] : view<64xf16> -> vector<8xf16>\n\
+               %f = vector.fragment<lhs> %q shape [%s, %s] : vector<8xf16>\n";
+    let mixed = product.replace("vector.mma %l,", "vector.mma %f,");
+    seen(&format!("{own}{mixed}{stored}"), "`vector.fragment`: it makes a fragment of a vector of the lane's own");
+    let whole = "%f = vector.fragment.load<lhs> %b[0, 0] shape [%s, %s] : view<32x32xf16> -> vector<16xf16>\n";
+    let mixed = product.replace("%l, %r, %i : vector<8xf16>", "%f, %r, %i : vector<16xf16>");
+    let diagnostics = specialise(&text("", &format!("{whole}{mixed}{stored}")), "k", &[]).map(drop).expect_err("mixed");
+    let says = "one operand is held once by all lanes, the other by each 16 of them";
+    assert!(diagnostics.to_string().contains(says), "{diagnostics}");
 }

@@ -656,3 +656,16 @@ fn functions_of_the_host_are_refused_where_they_are_reached() {
     // A fault of another kind in them is not looked for, but what is no op of anything is.
     says(parse("a.loom", &host.replace("buffer.copy %a[%z], %a[%z], %n", "buffer.cpy %a")).verify(), &["`buffer.cpy`"]);
 }
+
+/// A text may keep programs of the host beside its kernels: what no kernel can take makes no text wrong.
+#[test]
+fn functions_of_the_host_are_left_alone() {
+    let host = "func.def public @step(%x: hal.buffer, %n: i32) {\nfunc.return\n}\n\
+                func.def @more(%n: i32) {\nvm.call %n : i32\nfunc.return\n}\n";
+    assert!(parse("host.loom", host).verify().is_ok());
+    let called = format!(
+        "{host}{}",
+        storing("%n = scalar.constant 1 : i32\nfunc.call @more(%n) : (i32)\n%r = index.constant 1 : index")
+    );
+    says(parse("host.loom", &called).specialise("k", &config(&[])), &["`vm.call` is no op of a kernel"]);
+}

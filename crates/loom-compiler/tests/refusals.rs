@@ -64,7 +64,7 @@ fn structure() {
     ops("scf.if %t {\n%y, = 4\n}", "=", "expected an op name");
     ops("scf.if %t {\n%y %z = index.add %x, %x : index\n}", "%z", "expected `,` or `=`");
     ops("scf.if %t {\n%c = index.constant 1 : index\n^b:\nscf.yield\n}", "}", "several blocks");
-    ops("scf.if %t {\n^b:\nscf.yield\n}", "^b", "labelled blocks");
+    ops("scf.if %t {\n^b:\nscf.yield\n}", "^b", "only blocks of a function or kernel have labels");
     text("foo.bar @x", &[], "foo.bar", "is no top-level op");
     text("config.decl @k : index\nconfig.decl @k : index", &[], "@k", "defined twice");
     text("func.def @k() { func.return }", &[], "f", "no kernel `k`");
@@ -266,7 +266,7 @@ fn control() {
     ops("scf.switch %x {\ncase 1 {\n}\n}", "scf.switch", "needs a `default`");
     ops("%y = scf.lookup %x { 0 = (%f, %f) } default(%f) : index, f32", "scf.lookup", "a row: 2 values for 1 results");
     ops("%y = func.call @nope(%f) : (f32) -> (f32)", "@nope", "not defined in this text");
-    ops("cfg.br ^a", "cfg.br", "unstructured control flow is not compiled");
+    ops("cfg.br ^a", "cfg.br", "`cfg.br` ends a block of a function or kernel");
 }
 
 fn with_function(function: &str, call: &str) -> String {
@@ -290,7 +290,7 @@ fn calls() {
     case(
         "func.def @g() -> (f32) {\n%r = scalar.constant 1.0 : f32\nfunc.return %r : f32\n}",
         "@g",
-        "1 arguments for 0 parameters",
+        "it takes 0 arguments, 1 are given",
     );
     case(
         "func.def @g(%a: f32) -> (i32) {\n%r = scalar.constant 1 : i32\nfunc.return %r : i32\n}",
@@ -298,6 +298,12 @@ fn calls() {
         "results written here",
     );
     case("func.def @g(%a: f32) -> (f32) {\nfunc.return\n}", "}", "func.return: 0 values for 1 results");
+    case(
+        "func.def @g(%a: f32) -> (%a as i32) {\n%r = scalar.constant 1 : i32\nfunc.return %r : i32\n}",
+        "%a",
+        "a result tied to `%a` has its type, f32, found i32",
+    );
+    case("func.def @g(%a: f32) -> (%c as f32) {\nfunc.return %a : f32\n}", "%c", "`%c` is not defined here");
     case("func.def @g(%a: f32) -> (f32) {\n}", "}", "must end in `func.return`");
     case("func.def fancy @g(%a: f32) -> (f32) {\nfunc.return %a : f32\n}", "fancy", "is no modifier");
     // The caller's names are not visible.
@@ -522,4 +528,107 @@ fn a_scalar_is_written_as_a_config_value_is() {
     {
         assert!(kind.slot(text).is_err(), "{kind:?} {text}");
     }
+}
+
+#[test]
+fn what_functions_take_and_give_has_its_role() {
+    let call = "%l = encoding.layout.dense : encoding<layout>\nfunc.call @g(%l) : (encoding<layout>)";
+    let case = |function: &str, at: &str, message: &str| text(&with_function(function, call), &[], at, message);
+    case("func.def @g(%a: f32) {\nfunc.return\n}", "@g", "its `%a` is f32, the argument is encoding<layout>");
+    case(
+        "func.def @g(%a: encoding<schema>) {\nfunc.return\n}",
+        "@g",
+        "its `%a` is encoding<schema>, the argument is encoding<layout>",
+    );
+    let other = call.replace("(encoding<layout>)", "(encoding<schema>)");
+    let whole = with_function("func.def @g(%a: encoding<layout>) {\nfunc.return\n}", &other);
+    text(&whole, &[], "encoding", "expected encoding<layout>, found encoding<schema>");
+    let gives = "func.def @g(%a: encoding<layout>) -> (encoding<layout>) {\n%z = index.constant 0 : index\nfunc.return %z : index\n}";
+    let call = "%l = encoding.layout.dense : encoding<layout>\n%m = func.call @g(%l) : (encoding<layout>) -> (encoding<layout>)";
+    text(&with_function(gives, call), &[], "}", "func.return: a result is encoding<layout>, found index");
+}
+
+#[test]
+fn encodings_as_config_values() {
+    let get = "%s = config.get @e : encoding<schema>";
+    let case = |declared: &str, bound: &[(&str, &str)], at: &str, message: &str| {
+        text(&format!("{declared}\n{}", single("", get)), bound, at, message);
+    };
+    case("config.decl @e : encoding<schema>", &[], "@e", "config `e` has no value; bind it as encoding<schema>");
+    case("config.decl @e : encoding<schema>", &[("e", "i4")], "@e", "config `e` = `i4`: expected a record such as");
+    case("config.decl @e : encoding<schema>", &[("e", "#a<b = 1> }")], "@e", "expected a record such as");
+    case("config.decl @e : encoding<schema>", &[("e", "#a<b = 1, b = 2>")], "@e", "expected a record such as");
+    case("config.decl @e : index", &[("e", "1")], "index", "`config.decl`: expected `encoding`, found `index`");
+    case(
+        "config.decl @e : encoding<storage>",
+        &[],
+        "@e",
+        "`@e` is declared as encoding<storage>, found encoding<schema>",
+    );
+    let ok = format!("config.decl @e : encoding<schema>\n{}", single("", get));
+    assert!(specialise(&ok, "k", &[("@e", "#encoding.operand<element_format = i4>")]).is_ok());
+    assert!(Module::parse("ok.loom", &ok).unwrap().verify().is_ok());
+}
+
+#[test]
+fn facts_of_floats_are_of_floats() {
+    for fact in ["finite", "not_nan", "not_inf"] {
+        let about = format!("`{fact}(%i)` is about floats; `%i` is i32");
+        body("", &format!("%i = scalar.constant 1 : i32\n%j = scalar.assume %i [{fact}(%i)] : i32"), "%i", &about);
+    }
+    let declared = "config.decl @n : %v: index where [finite(%v)]";
+    let whole = format!("{declared}\n{}", single("", "%n = config.get @n : index"));
+    text(&whole, &[("n", "1")], "finite", "`finite(%v)` is about floats; `@n` is index");
+}
+
+#[test]
+fn conditions_of_what_is_only_declared_hold_for_every_call() {
+    let family = "template.decl @f(%n: index) -> (index) where [range(%n, 1, 4)]\n\
+                  template.def<@f> @any(%n: index) -> (index) {\ntemplate.return %n : index\n}";
+    let applied = |n: u32| {
+        let ops = format!("%n = index.constant {n} : index\n%r = template.apply<@f>(%n) : (index) -> (index)");
+        format!("{family}\n{}", single("", &ops))
+    };
+    text(&applied(5), &[], "@f", "this call breaks the condition `range(%n, 1, 4)`");
+    assert!(specialise(&applied(4), "k", &[]).is_ok());
+    let narrow = applied(1).replace("template.decl @f", "template.decl requires [#target.subgroup.size<64>] @f");
+    text(&narrow, &[], "@f", "`@f` cannot be applied here: it requires subgroups of 64 work-items, these have 32");
+    // What a declaration promises proves the conditions of providers.
+    let promised = applied(4).replace("-> (index) {", "-> (index) where [le(%n, 4)] {").replace(
+        "%n = index.constant 4 : index",
+        "%z = index.constant 0 : offset\n%b = buffer.view %buffer[%z] : buffer -> view<1xi32>\n%l = view.load %b[0] : view<1xi32> -> i32\n%n = index.cast %l : i32 to index",
+    );
+    let promised =
+        promised.replacen("launch(", "launch(%buffer: buffer, ", 1).replace("(%buffer: buffer, )", "(%buffer: buffer)");
+    specialise(&promised, "k", &[]).unwrap();
+    // A call in a branch that may be dead is looked at where it is built.
+    let text = format!(
+        "config.def @c = 9 : index\n{family}\n{}",
+        single(
+            "",
+            "%n = config.get @c : index\n%four = index.constant 4 : index\n%few = index.cmp sle, %n, %four : index\nscf.if %few {\n%r = template.apply<@f>(%n) : (index) -> (index)\n}"
+        )
+    );
+    assert!(Module::parse("dead.loom", &text).unwrap().verify().is_ok());
+    assert!(specialise(&text, "k", &[]).is_ok());
+}
+
+#[test]
+fn graphs_of_blocks() {
+    let case = |blocks: &str, at: &str, message: &str| {
+        let function = format!("func.def @g(%a: f32) -> (f32) {{\n{blocks}\n}}");
+        text(&with_function(&function, "%y = func.call @g(%f) : (f32) -> (f32)"), &[], at, message);
+    };
+    case("cfg.br ^x\n^b:\nfunc.return %a : f32", "^x", "`^x` is no block of this region");
+    case("cfg.br ^b\n^b(%v: f32):\nfunc.return %v : f32", "^b", "`^b` takes (f32), found ()");
+    case("cfg.br ^b(%a: f32)\n^b:\nfunc.return %a : f32", "^b", "`^b` takes (), found (f32)");
+    case("cfg.br ^b\n^b:\nfunc.return %a : f32\n^b:\nfunc.return %a : f32", "}", "`^b` labels two blocks");
+    case("cfg.cond_br %a, ^b, ^b\n^b:\nfunc.return %a : f32", "%a", "expected a value of type i1, found f32");
+    case("cfg.br ^b\n^b:\nscf.yield", "scf.yield", "this region ends in `func.return`, found `scf.yield`");
+    case(
+        "%t = scalar.constant true : i1\ncfg.cond_br %t, ^b, ^c\n^b:\nfunc.return %a : f32\n^c:\nfunc.return %t : i1",
+        "func.return",
+        "the blocks of this region return different types",
+    );
+    case("cfg.br ^b\n^b(%v: buffer):\nfunc.return %a : f32", "%v", "is a scalar or a vector, found buffer");
 }

@@ -333,8 +333,11 @@ impl<'m> Builder<'m> {
         self.emit(OpKind::Binary(op), &[a, b], Type::Scalar(ScalarType::Index))
     }
 
-    /// Where the workgroup stands on `axis`. Without a cluster size each workgroup is a cluster of its own.
+    /// Where the workgroup stands on `axis`. Without clusters, every size is 1 and every id 0, of a workgroup and of its cluster.
     fn in_cluster(&mut self, what: &str, axis: Axis) -> ValueId {
+        if self.cluster_size == [1; 3] && what == "cluster.id" {
+            return self.index(0);
+        }
         let size = self.cluster_size[axis.index()];
         let size = self.index(i64::from(size));
         let index = Type::Scalar(ScalarType::Index);

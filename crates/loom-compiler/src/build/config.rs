@@ -1,5 +1,7 @@
 //! Predicates, and config values: text bound to keys, checked by the declaration's predicates.
 
+use std::rc::Rc;
+
 use crate::diag::{Built, Refusal, refuse};
 use crate::eval;
 use crate::ir::{Span, ValueId};
@@ -8,6 +10,7 @@ use crate::reader::{Reader, parse_int};
 use crate::syntax;
 use crate::types::{ScalarType, Type};
 
+use super::encoding::Encoding;
 use super::names::Binding;
 use super::types::{Literal, literal_bits};
 use super::{Builder, Mode, one};
@@ -32,6 +35,13 @@ pub(super) enum Fact {
     NotNan,
     NotInf,
     Finite,
+}
+
+impl Fact {
+    /// Whether only floats have it.
+    const fn is_of_floats(self) -> bool {
+        matches!(self, Self::NotNan | Self::NotInf | Self::Finite)
+    }
 }
 
 const FACTS: &str = "eq, ne, lt, le, gt, ge, range, multiple_of (mul), min, max, pow2, not_nan, not_inf or finite";
@@ -175,7 +185,11 @@ impl<'m> Builder<'m> {
         for predicate in &predicates {
             for argument in &predicate.arguments {
                 if let Argument::Name(name, span) = argument {
-                    self.value_named(name, *span)?;
+                    let value = self.value_named(name, *span)?;
+                    if predicate.fact.is_of_floats() && self.ty(value).element().is_none_or(|ty| !ty.is_float()) {
+                        let message = format!("`{}` is about floats; `%{name}` is {}", predicate.text, self.ty(value));
+                        return refuse(*span, message);
+                    }
                 }
             }
         }
@@ -199,6 +213,11 @@ impl<'m> Builder<'m> {
         let (key, span) = reader.symbol()?;
         reader.expect(Kind::Colon)?;
         let type_span = reader.here();
+        if reader.token().is_some_and(|token| reader.text(token) == "encoding") {
+            let role = self.encoding_type(reader)?;
+            reader.end()?;
+            return Ok(vec![self.config_encoding(key, role, span)?]);
+        }
         let ty = self.plain_type(reader)?;
         reader.end()?;
         let value = self.config_value(key, span)?;
@@ -211,8 +230,8 @@ impl<'m> Builder<'m> {
         Ok(one(value))
     }
 
-    /// The value of a key: bound text, else the definition's literal.
-    fn config_value(&mut self, key: &'m str, span: Span) -> Built<ValueId> {
+    /// What declares or defines a key.
+    fn config_op_of(&self, key: &str, span: Span) -> Built<&'m syntax::Op> {
         let module = self.module;
         let Some(op) = module.symbols.get(key).map(|at| &module.ops[*at]) else {
             return refuse(
@@ -224,6 +243,76 @@ impl<'m> Builder<'m> {
         if kind != "config.decl" && kind != "config.def" {
             return refuse(span, format!("`@{key}` is a `{kind}`, not a config value"));
         }
+        Ok(op)
+    }
+
+    /// The text bound to a key.
+    fn bound_text(&self, key: &str) -> Option<&'m String> {
+        self.config.get(key).or_else(|| self.config.get(&format!("@{key}")))
+    }
+
+    /// The encoding of a key: bound text, else the definition's record.
+    fn config_encoding(&mut self, key: &'m str, role: &str, span: Span) -> Built<Binding> {
+        let op = self.config_op_of(key, span)?;
+        let (record, declared, type_span) = self.encoding_declaration(op)?;
+        if declared != role {
+            return refuse(span, format!("`@{key}` is declared as encoding<{declared}>, found encoding<{role}>"));
+        }
+        if role != "schema" {
+            return refuse(
+                type_span,
+                format!("a config value is a scalar or encoding<schema>, found encoding<{role}>"),
+            );
+        }
+        let encoding = match self.bound_text(key) {
+            Some(text) => match Encoding::from_text(text) {
+                Ok(encoding) => encoding,
+                Err(message) => {
+                    return refuse(span, format!("config `{key}` = `{}`: {message}", text.escape_default()));
+                }
+            },
+            None => match record {
+                Some(record) => record,
+                None if self.mode == Mode::Verify => return Ok(Binding::Reported),
+                None => return refuse(span, format!("config `{key}` has no value; bind it as encoding<schema>")),
+            },
+        };
+        Ok(Binding::Encoding(Rc::new(encoding)))
+    }
+
+    /// The record of a definition, and the role that is declared.
+    fn encoding_declaration(&mut self, op: &'m syntax::Op) -> Built<(Option<Encoding>, &'m str, Span)> {
+        let mut declaration = self.reader(op);
+        while declaration.peek() == Some(Kind::Word) {
+            declaration.skip_group()?;
+        }
+        declaration.symbol()?;
+        let mut record = None;
+        if declaration.name() == "config.def" {
+            declaration.expect(Kind::Equal)?;
+            record = Some(self.record(&mut declaration)?);
+        }
+        declaration.expect(Kind::Colon)?;
+        if declaration.peek() == Some(Kind::Value) {
+            declaration.value_name()?;
+            declaration.expect(Kind::Colon)?;
+        }
+        let span = declaration.here();
+        let role = self.encoding_type(&mut declaration)?;
+        if declaration.accept_word("where") {
+            let predicates = self.predicate_list(&mut declaration)?;
+            if let Some(first) = predicates.first() {
+                return refuse(first.span, "predicates are about numbers; an encoding has none");
+            }
+        }
+        declaration.end()?;
+        Ok((record, role, span))
+    }
+
+    /// The value of a key: bound text, else the definition's literal.
+    fn config_value(&mut self, key: &'m str, span: Span) -> Built<ValueId> {
+        let module = self.module;
+        let op = self.config_op_of(key, span)?;
         let (scalar, literal, mut predicates) = self.config_declaration(op, key)?;
         // What promises the key in this file or another has conditions as well.
         let declarations: &'m [usize] = module.declarations.get(key).map_or(&[], Vec::as_slice);
@@ -233,7 +322,7 @@ impl<'m> Builder<'m> {
             }
         }
         let ty = Type::Scalar(scalar);
-        let at_key = self.config.get(key).or_else(|| self.config.get(&format!("@{key}")));
+        let at_key = self.bound_text(key);
         let bits = match (at_key, literal) {
             (Some(text), _) => match bound_bits(text, scalar) {
                 Ok(bits) => bits,
@@ -275,9 +364,8 @@ impl<'m> Builder<'m> {
     pub(super) fn check_config(&mut self, op: &'m syntax::Op) -> Built<()> {
         let key = self.module.symbol_of(op).map_or("", |(key, _)| key);
         let tokens = op.rest.start..op.rest.end;
-        // Encodings are looked at where they are used.
         if tokens.into_iter().any(|at| self.module.text(at) == "encoding") {
-            return Ok(());
+            return self.encoding_declaration(op).map(drop);
         }
         let (scalar, literal, _) = self.config_declaration(op, key)?;
         if let Some((literal, span)) = literal
@@ -321,6 +409,9 @@ impl<'m> Builder<'m> {
                 {
                     return refuse(*span, format!("`%{name}` is not the declared value of `@{key}`"));
                 }
+            }
+            if predicate.fact.is_of_floats() && !scalar.is_float() {
+                return refuse(predicate.span, format!("`{}` is about floats; `@{key}` is {scalar}", predicate.text));
             }
         }
         Ok((scalar, literal, predicates))

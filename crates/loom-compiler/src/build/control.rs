@@ -14,9 +14,10 @@ use crate::reader::Reader;
 use crate::syntax::{self, Region};
 use crate::types::{Dim, ScalarType, Type};
 
-use super::names::Binding;
+use super::names::{Binding, Layout};
+use super::passed::{Passed, fit, unknown_encoding};
 use super::prove::Entering;
-use super::types::same;
+use super::types::{same, without_strides};
 use super::{Builder, Mode, one};
 
 /// How a region must end.
@@ -82,55 +83,70 @@ impl<'m> Builder<'m> {
         }
         let built = self.block_ops(region, ends);
         self.names.leave(mark);
-        built
+        Ok(built?
+            .into_iter()
+            .filter_map(|left| if let Binding::Value(value) = left { Some(value) } else { None })
+            .collect())
     }
 
-    /// [`Self::region_ops`] in the region of names that is current.
-    pub(super) fn block_ops(&mut self, region: &'m Region, ends: Terminator) -> Built<Vec<ValueId>> {
+    /// [`Self::region_ops`] in the region of names that is current. Only functions give encodings too.
+    pub(super) fn block_ops(&mut self, region: &'m Region, ends: Terminator) -> Built<Vec<Binding>> {
         let close = self.module.tokens[region.close as usize].span;
+        let whole = matches!(ends, Terminator::FuncReturn | Terminator::TemplateReturn | Terminator::KernelReturn);
+        if whole && (region.blocks.len() > 1 || region.blocks.iter().any(|block| block.label.is_some())) {
+            return self.graph_ops(region, ends);
+        }
         let [block] = &region.blocks[..] else {
-            return refuse(close, "this region has several blocks; only structured control flow (scf) is compiled");
+            return refuse(close, "this region has several blocks; only functions and kernels are graphs of blocks");
         };
         if let Some(label) = block.label {
             let span = self.module.tokens[label as usize].span;
-            return refuse(span, "labelled blocks are not compiled; use structured control flow (scf)");
+            return refuse(span, "only blocks of a function or kernel have labels");
         }
         for (at, op) in block.ops.iter().enumerate() {
             let name = self.module.op_name(op);
-            let Some(found) = Terminator::ALL.into_iter().find(|terminator| terminator.name() == name) else {
+            if !Terminator::ALL.into_iter().any(|terminator| terminator.name() == name) {
                 self.op(op);
                 continue;
-            };
-            let mut reader = self.reader(op);
-            if found.name() != ends.name() {
-                return refuse(reader.span(), format!("this region ends in `{}`, found `{name}`", ends.name()));
             }
-            if let Some(after) = block.ops.get(at + 1) {
+            let given = self.returned_by(op, ends);
+            if given.is_ok()
+                && let Some(after) = block.ops.get(at + 1)
+            {
                 let span = self.reader(after).span();
                 self.report(Refusal::At(span, format!("nothing may follow `{name}` in its region")));
             }
-            self.span = reader.span();
-            return match ends {
-                Terminator::Yield | Terminator::FuncReturn | Terminator::TemplateReturn => {
-                    self.values_read(&mut reader)
-                }
-                Terminator::Condition => {
-                    let operands = self.values_read(&mut reader)?;
-                    match operands.first() {
-                        Some(first) if *self.ty(*first) == Type::Scalar(ScalarType::I1) => Ok(operands),
-                        _ => refuse(reader.span(), "`scf.condition` takes an i1 first"),
-                    }
-                }
-                Terminator::KernelReturn | Terminator::Exit | Terminator::CommandReturn | Terminator::CommandYield => {
-                    reader.end().map(|()| Vec::new())
-                }
-                Terminator::LaunchConfig => self.launch_config(&mut reader),
-            };
+            return given;
         }
         if matches!(ends, Terminator::Yield | Terminator::Exit | Terminator::CommandYield) {
             return Ok(Vec::new());
         }
         refuse(close, format!("this region must end in `{}`", ends.name()))
+    }
+
+    /// What the terminator `op` gives.
+    pub(super) fn returned_by(&mut self, op: &'m syntax::Op, ends: Terminator) -> Built<Vec<Binding>> {
+        let mut reader = self.reader(op);
+        if reader.name() != ends.name() {
+            return refuse(reader.span(), format!("this region ends in `{}`, found `{}`", ends.name(), reader.name()));
+        }
+        self.span = reader.span();
+        let values = match ends {
+            Terminator::FuncReturn | Terminator::TemplateReturn => return self.passed_read(&mut reader),
+            Terminator::Yield => self.values_read(&mut reader),
+            Terminator::Condition => {
+                let operands = self.values_read(&mut reader)?;
+                match operands.first() {
+                    Some(first) if *self.ty(*first) == Type::Scalar(ScalarType::I1) => Ok(operands),
+                    _ => refuse(reader.span(), "`scf.condition` takes an i1 first"),
+                }
+            }
+            Terminator::KernelReturn | Terminator::Exit | Terminator::CommandReturn | Terminator::CommandYield => {
+                reader.end().map(|()| Vec::new())
+            }
+            Terminator::LaunchConfig => self.launch_config(&mut reader),
+        };
+        Ok(values?.into_iter().map(Binding::Value).collect())
     }
 
     /// `[%a, %b : t, t]` and the end of the op.
@@ -238,9 +254,15 @@ impl<'m> Builder<'m> {
         what: &str,
     ) -> Built<Vec<Binding>> {
         let span = self.span;
+        // Views made alike in several regions then have the same strides.
+        for ty in types {
+            if let Type::View(view) = ty {
+                self.dense_strides(&view.dims)?;
+            }
+        }
         let mut blocks = Vec::with_capacity(regions.len());
         let mut reported = false;
-        let mut result_types = types.to_vec();
+        let mut leaving: Vec<Vec<ValueId>> = Vec::with_capacity(regions.len());
         let mut facts: Vec<Facts> = Vec::new();
         for (at, region) in regions.iter().enumerate() {
             let (block, values) = match region {
@@ -258,20 +280,16 @@ impl<'m> Builder<'m> {
             };
             self.span = span;
             blocks.push(block);
-            match values.and_then(|values| self.check_leaving(what, span, &values, &result_types).map(|()| values)) {
-                Ok(values) if at == 0 => {
-                    facts = values.iter().map(|value| self.facts.get(*value)).collect();
-                    // From now on with strides.
-                    result_types = values.iter().map(|value| self.ty(*value).clone()).collect();
-                    if let Err(refusal) = self.check_escaping(&result_types, span) {
-                        self.report(refusal);
-                        reported = true;
-                    }
-                }
+            match values.and_then(|values| self.check_leaving(what, span, &values, types).map(|()| values)) {
                 Ok(values) => {
-                    for (facts, value) in facts.iter_mut().zip(values) {
-                        *facts = facts.either(self.facts.get(value));
+                    if at == 0 {
+                        facts = values.iter().map(|value| self.facts.get(*value)).collect();
+                    } else {
+                        for (facts, value) in facts.iter_mut().zip(&values) {
+                            *facts = facts.either(self.facts.get(*value));
+                        }
                     }
+                    leaving.push(values);
                 }
                 Err(refusal) => {
                     self.report(refusal);
@@ -282,12 +300,48 @@ impl<'m> Builder<'m> {
         if reported {
             return Err(Refusal::Reported);
         }
-        let results: Vec<ValueId> = result_types.into_iter().map(|ty| self.new_value(ty)).collect();
+        let mut results = Vec::with_capacity(types.len());
+        let mut strides = Vec::new();
+        for at in 0..types.len() {
+            let found: Vec<Type> = leaving.iter().map(|values| self.ty(values[at]).clone()).collect();
+            let ty = self.met(found, &blocks, &mut strides);
+            results.push(self.new_value(ty));
+        }
         for (result, facts) in results.iter().zip(facts) {
             self.facts.refine(*result, facts);
         }
-        self.push(kind, &[selector], results.clone(), blocks);
+        let all = [results.as_slice(), strides.as_slice()].concat();
+        self.push(kind, &[selector], all, blocks);
         Ok(results.into_iter().map(Binding::Value).collect())
+    }
+
+    /// The type of what is `found[i]` where block `i` ran. Strides that the blocks do not share leave them as `strides`, further
+    /// results of the op that owns them.
+    fn met(&mut self, found: Vec<Type>, blocks: &[BlockId], strides: &mut Vec<ValueId>) -> Type {
+        let mut met = found[0].clone();
+        let Type::View(view) = &mut met else {
+            return met;
+        };
+        for axis in 0..view.strides.len() {
+            let each: Vec<Dim> = found
+                .iter()
+                .map(|ty| if let Type::View(view) = ty { view.strides[axis] } else { Dim::Static(1) })
+                .collect();
+            let known = |dim: Dim| if let Dim::Value(value) = dim { self.is_visible(value) } else { true };
+            if known(each[0]) && each.iter().all(|dim| *dim == each[0]) {
+                continue;
+            }
+            for (block, dim) in blocks.iter().zip(each) {
+                let stride = self.dim_value(dim);
+                if let Some(end) = self.body.blocks[block.index()].ops.last_mut() {
+                    end.operands.push(stride);
+                }
+            }
+            let stride = self.new_value(Type::Scalar(ScalarType::Index));
+            strides.push(stride);
+            view.strides[axis] = Dim::Value(stride);
+        }
+        met
     }
 
     /// A view may leave the block it was made in only if its extents and strides are known outside.
@@ -683,14 +737,14 @@ impl<'m> Builder<'m> {
             self.typed(reader, *value)?;
         }
         reader.end()?;
-        let types: Vec<Type> = default.iter().map(|value| self.ty(*value).clone()).collect();
+        let types: Vec<Type> = default.iter().map(|value| without_strides(self.ty(*value))).collect();
         let mut results = default;
         for (key, row) in rows {
             self.check_leaving("scf.lookup: a row", self.span, &row, &types)?;
             let key = self.index(key);
             let hit = self.emit(OpKind::CompareI(IntPredicate::Eq), &[selector, key], Type::Scalar(ScalarType::I1));
-            for ((result, value), ty) in results.iter_mut().zip(row).zip(&types) {
-                *result = self.emit(OpKind::Select, &[hit, value, *result], ty.clone());
+            for (result, value) in results.iter_mut().zip(row) {
+                *result = self.chosen(hit, value, *result);
             }
         }
         Ok(results.into_iter().map(Binding::Value).collect())
@@ -711,9 +765,23 @@ impl<'m> Builder<'m> {
         reader.expect(Kind::Colon)?;
         self.typed(reader, a)?;
         reader.end()?;
-        let ty = self.ty(a).clone();
-        self.check_leaving("scf.select", self.span, &[b], std::slice::from_ref(&ty))?;
-        Ok(one(self.emit(OpKind::Select, &[condition, a, b], ty)))
+        self.check_type(reader, b, &self.ty(a).clone(), reader.span())?;
+        Ok(one(self.chosen(condition, a, b)))
+    }
+
+    /// `a` if `condition` else `b`. Strides that views do not share are chosen with them.
+    fn chosen(&mut self, condition: ValueId, a: ValueId, b: ValueId) -> ValueId {
+        let mut ty = self.ty(a).clone();
+        if let (Type::View(met), Type::View(other)) = (&mut ty, self.ty(b).clone()) {
+            for (stride, other) in met.strides.iter_mut().zip(other.strides) {
+                if *stride != other {
+                    let (a, b) = (self.dim_value(*stride), self.dim_value(other));
+                    let chosen = self.emit(OpKind::Select, &[condition, a, b], Type::Scalar(ScalarType::Index));
+                    *stride = self.constant_of(chosen).map_or(Dim::Value(chosen), Dim::Static);
+                }
+            }
+        }
+        self.emit(OpKind::Select, &[condition, a, b], ty)
     }
 
     // Functions.
@@ -773,8 +841,8 @@ impl<'m> Builder<'m> {
             "call" => {
                 self.modifiers(reader, &["pure", "hot", "cold", "inline", "noinline"]);
                 let (callee, span) = reader.symbol()?;
-                let (arguments, types) = self.call_operands(reader)?;
-                self.call(callee, span, &arguments, &types, &["func.def"])
+                let (arguments, results) = self.call_operands(reader)?;
+                self.call(callee, span, &arguments, &results, &["func.def"])
             }
             _ => self.unknown(reader, "func.call, func.apply"),
         }
@@ -823,8 +891,8 @@ impl<'m> Builder<'m> {
         &mut self,
         op: &'m syntax::Op,
         span: Span,
-        call: Option<(&[ValueId], &[Type])>,
-    ) -> Built<Vec<ValueId>> {
+        call: Option<(&[Binding], &[Passed])>,
+    ) -> Built<Vec<Binding>> {
         let mut reader = self.reader(op);
         self.function_head(&mut reader)?;
         let signature = self.signature(&mut reader)?;
@@ -839,35 +907,21 @@ impl<'m> Builder<'m> {
         reader: &mut Reader<'m>,
         signature: &Signature<'m>,
         span: Span,
-        call: Option<(&[ValueId], &[Type])>,
-    ) -> Built<Vec<ValueId>> {
-        if let Some((arguments, _)) = call {
-            if arguments.len() != signature.parameters.len() {
-                let message = format!("{} arguments for {} parameters", arguments.len(), signature.parameters.len());
-                return refuse(span, message);
+        call: Option<(&[Binding], &[Passed])>,
+    ) -> Built<Vec<Binding>> {
+        match call {
+            Some((arguments, _)) => {
+                if let Some(why) = self.parameters_taken(reader, signature, arguments)? {
+                    return refuse(span, why);
+                }
             }
-            for ((name, at), value) in signature.parameters.iter().zip(arguments) {
-                self.define(name, *at, Binding::Value(*value));
-            }
-        } else {
-            self.unknown_parameters(reader, signature)?;
+            None => self.unknown_parameters(reader, signature)?,
         }
-        for (at, (name, name_span)) in signature.types_at.iter().zip(&signature.parameters) {
-            let mut typed = reader.clone();
-            typed.at = *at;
-            let written = self.plain_type(&mut typed)?;
-            let value = self.value_named(name, *name_span)?;
-            if !same(self.ty(value), &written) {
-                let message = format!("`%{name}` is {written}, the argument is {}", self.ty(value));
-                return refuse(span, message);
-            }
-        }
-        let declared = self.result_types(reader)?;
-        if let Some((_, types)) = call {
-            let fits = declared.len() == types.len() && declared.iter().zip(types).all(|(a, b)| same(a, b));
-            if !fits {
-                return refuse(span, "the results written here are not those of the function");
-            }
+        let declared = self.passed_types(reader)?;
+        if let Some((_, results)) = call
+            && !fit(&declared, results)
+        {
+            return refuse(span, "the results written here are not those of the function");
         }
         if call.is_some() {
             self.preconditions(reader, span)?;
@@ -878,9 +932,17 @@ impl<'m> Builder<'m> {
         reader.end()?;
         let close = self.module.tokens[region.close as usize].span;
         let ends = if reader.name() == "template.def" { Terminator::TemplateReturn } else { Terminator::FuncReturn };
-        let values = self.block_ops(region, ends)?;
-        self.check_leaving(ends.name(), close, &values, &declared)?;
-        Ok(values)
+        let given = self.block_ops(region, ends)?;
+        if given.len() != declared.len() {
+            return refuse(close, format!("{}: {} values for {} results", ends.name(), given.len(), declared.len()));
+        }
+        for (given, promised) in given.iter().zip(&declared) {
+            if !self.is_passed(given, promised)? {
+                let found = self.passed_name(given);
+                return refuse(close, format!("{}: a result is {promised}, found {found}", ends.name()));
+            }
+        }
+        Ok(given)
     }
 
     /// Values to verify a function on its own with: scalars first, since the types of others name them.
@@ -893,16 +955,25 @@ impl<'m> Builder<'m> {
                 if shaped != (pass == 1) {
                     continue;
                 }
-                let (ty, layout) = self.written(&mut typed)?;
-                let ty = match ty {
-                    Type::View(view) => Type::View(self.place(view, layout)?),
-                    other => other,
+                let binding = if typed.token().is_some_and(|token| typed.text(token) == "encoding") {
+                    unknown_encoding(self.encoding_type(&mut typed)?)
+                } else {
+                    let (ty, layout) = self.introducing(Vec::new(), |builder| builder.written(&mut typed))?;
+                    Binding::Value(self.new_placed(ty, layout)?)
                 };
-                let value = self.new_value(ty);
-                self.define(name, *span, Binding::Value(value));
+                self.define(name, *span, binding);
             }
         }
         Ok(())
+    }
+
+    /// A value of which nothing is known but its type.
+    pub(super) fn new_placed(&mut self, ty: Type, layout: Layout) -> Built<ValueId> {
+        let ty = match ty {
+            Type::View(view) => Type::View(self.place(view, layout)?),
+            other => other,
+        };
+        Ok(self.new_value(ty))
     }
 
     /// Puts the names of the caller away while `build` runs.

@@ -356,7 +356,8 @@ impl<'m> Builder<'m> {
                 Some(results) => Ok(results),
                 None => self.unknown(
                     reader,
-                    "scalar.constant, poison, assume, the integer, float, rounding, math, compare, classify and conversion ops",
+                    "scalar.constant, poison, assume, the integer, float, rounding, math, compare, classify and conversion ops; \
+                     values of any type are chosen by scf.select",
                 ),
             },
         }
@@ -723,14 +724,19 @@ impl<'m> Builder<'m> {
     }
 
     /// `assume %a[, %b] [preds] : T[, T]`: its operands.
-    fn assume(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
+    pub(super) fn assume(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
         let operands = self.operands(reader)?;
         let index = reader.name() == "index.assume";
+        let sanitizer = reader.name().starts_with("sanitizer.");
         for (operand, span) in &operands {
             match self.ty(*operand) {
-                Type::Scalar(ty) if ty.is_address() == index => {}
+                Type::Scalar(ty) if sanitizer || ty.is_address() == index => {}
                 found => {
-                    let legal = if index { "index or offset" } else { "an integer or float" };
+                    let legal = match (sanitizer, index) {
+                        (true, _) => "a scalar",
+                        (false, true) => "index or offset",
+                        (false, false) => "an integer or float",
+                    };
                     return refuse(*span, format!("`{}` takes {legal}, found {found}", reader.name()));
                 }
             }
@@ -743,6 +749,8 @@ impl<'m> Builder<'m> {
         self.all_typed(reader, operands.iter().map(|(operand, _)| *operand))?;
         reader.end()?;
         self.promise(&predicates);
-        Ok(operands.into_iter().map(|(value, _)| Binding::Value(value)).collect())
+        // The executable variant may stand without results.
+        let named = if sanitizer && reader.op.results.is_empty() { 0 } else { operands.len() };
+        Ok(operands.into_iter().take(named).map(|(value, _)| Binding::Value(value)).collect())
     }
 }

@@ -16,10 +16,10 @@
 
 use std::rc::Rc;
 
-use crate::diag::{Built, Refusal, refuse};
+use crate::diag::{Built, Diagnostics, Refusal, refuse};
 use crate::fragment;
 use crate::ir::{Span, ValueId};
-use crate::lex::Kind;
+use crate::lex::{Kind, lex};
 use crate::ops::{Binary, Convert, IntPredicate, OpKind, Unary};
 use crate::reader::{Attribute, Reader};
 use crate::syntax;
@@ -54,6 +54,55 @@ pub(crate) struct Encoding {
 }
 
 impl Encoding {
+    /// A record that is bound to a config key.
+    pub(super) fn from_text(text: &str) -> Result<Self, String> {
+        let refused = || format!("expected a record such as `#encoding.operand<element_format = i8>` or {BLOCKS}");
+        let mut diagnostics = Diagnostics::new("");
+        // As the value of an alias: one op.
+        let source = format!("#value = {text}");
+        let tokens = lex(&source, &mut diagnostics);
+        let ops = syntax::parse(&source, &tokens, &mut diagnostics);
+        let [op] = &ops[..] else {
+            return Err(refused());
+        };
+        let mut reader = Reader::new(&source, &tokens, op);
+        let read = reader.expect(Kind::Equal).and_then(|_| {
+            let token = reader.expect(Kind::Hash)?;
+            let encoding = Self::parameters(reader.text(token), &mut reader)?;
+            reader.end().map(|()| encoding)
+        });
+        match read {
+            Ok(encoding) if diagnostics.finish(()).is_ok() => Ok(encoding),
+            _ => Err(refused()),
+        }
+    }
+
+    /// `[<key = value, ..>]` of the record `#name`.
+    fn parameters(name: &str, reader: &mut Reader<'_>) -> Built<Self> {
+        let mut encoding = Self { family: name[1..].to_owned(), parameters: Vec::new(), layout: None, schema: None };
+        if !reader.accept(Kind::Less) || reader.accept(Kind::Greater) {
+            return Ok(encoding);
+        }
+        loop {
+            let (key, span) = reader.word("a parameter name")?;
+            if encoding.parameters.iter().any(|(name, _)| name == key) {
+                return refuse(span, format!("`{}`: parameter `{key}` is given twice", reader.name()));
+            }
+            reader.expect(Kind::Equal)?;
+            let value = match reader.attribute()?.0 {
+                Attribute::Int(int) => Parameter::Int(int),
+                Attribute::Word(word) => Parameter::Word(word.to_owned()),
+                Attribute::Text(text) => Parameter::Word(text),
+                Attribute::Float(_) | Attribute::Other => Parameter::Other,
+            };
+            encoding.parameters.push((key.to_owned(), value));
+            if !reader.accept(Kind::Comma) {
+                reader.expect(Kind::Greater)?;
+                return Ok(encoding);
+            }
+        }
+    }
+
     /// How a view that carries it finds its elements.
     pub(super) fn layout(&self) -> Layout {
         self.layout.clone().unwrap_or(Layout::Dense)
@@ -446,29 +495,7 @@ impl<'m> Builder<'m> {
             record.expect(Kind::Equal)?;
             return self.record_within(&mut record, depth - 1);
         }
-        let mut encoding =
-            Encoding { family: name[1..].to_owned(), parameters: Vec::new(), layout: None, schema: None };
-        if !reader.accept(Kind::Less) || reader.accept(Kind::Greater) {
-            return Ok(encoding);
-        }
-        loop {
-            let (key, span) = reader.word("a parameter name")?;
-            if encoding.parameters.iter().any(|(name, _)| name == key) {
-                return refuse(span, format!("`{}`: parameter `{key}` is given twice", reader.name()));
-            }
-            reader.expect(Kind::Equal)?;
-            let value = match reader.attribute()?.0 {
-                Attribute::Int(int) => Parameter::Int(int),
-                Attribute::Word(word) => Parameter::Word(word.to_owned()),
-                Attribute::Text(text) => Parameter::Word(text),
-                Attribute::Float(_) | Attribute::Other => Parameter::Other,
-            };
-            encoding.parameters.push((key.to_owned(), value));
-            if !reader.accept(Kind::Comma) {
-                reader.expect(Kind::Greater)?;
-                return Ok(encoding);
-            }
-        }
+        Encoding::parameters(name, reader)
     }
 
     /// `{layout = %l : encoding<layout>, schema = %s : encoding<schema>}`.

@@ -32,6 +32,28 @@ fn converts(ty: ScalarType) -> bool {
     ty.is_float() && ty.bits() >= 16
 }
 
+/// The numbers of an operand that lies as `fragment`, if `count` elements can be its payload.
+fn carried(fragment: &Fragment, element: ScalarType, count: u64, schema: Option<Format>) -> Option<Format> {
+    let slots = u64::from(fragment.slots());
+    let own = match element {
+        ScalarType::F16 => Some(Format::F16),
+        ScalarType::BF16 => Some(Format::BF16),
+        ScalarType::F8E4M3 => Some(Format::F8E4M3),
+        ScalarType::F8E5M2 => Some(Format::F8E5M2),
+        ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64 => match count * u64::from(element.bits())
+        {
+            bits if bits == 8 * slots => Some(Format::I8),
+            bits if bits == 4 * slots => Some(Format::I4),
+            _ => schema,
+        },
+        _ => None,
+    };
+    schema.or(own).filter(|format| {
+        let fits = count * u64::from(element.bits()) == slots * u64::from(format.bits());
+        fits && (element.is_integer() && element != ScalarType::I1 || format.float() == Some(element))
+    })
+}
+
 impl<'m> Builder<'m> {
     /// `vector.fragment*` and `vector.mma`.
     pub(super) fn fragment_op(&mut self, reader: &mut Reader<'m>, op: &str) -> Built<Vec<Binding>> {
@@ -119,7 +141,7 @@ impl<'m> Builder<'m> {
     ) -> Built<(Fragment, Option<Format>)> {
         let lanes = self.subgroup_size;
         let role = tile.role;
-        let mut fragment = Fragment { role, rows: shape[0], columns: shape[1], lanes, spread: 1 };
+        let mut fragment = Fragment { role, rows: shape[0], columns: shape[1], lanes, spread: 1, split: false };
         let (Some(count), [_]) = (ty.lanes(), &ty.dims[..]) else {
             let found = Type::Vector(ty.clone());
             return refuse(span, format!("`{}`: a payload is a vector of rank 1, found {found}", reader.name()));
@@ -144,39 +166,35 @@ impl<'m> Builder<'m> {
             }
             return Ok((fragment, None));
         }
-        let depth = u64::from(fragment.slots());
-        let own = match element {
-            ScalarType::F16 => Some(Format::F16),
-            ScalarType::BF16 => Some(Format::BF16),
-            ScalarType::F8E4M3 => Some(Format::F8E4M3),
-            ScalarType::F8E5M2 => Some(Format::F8E5M2),
-            ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64 => {
-                match count * u64::from(element.bits()) {
-                    bits if bits == 8 * depth => Some(Format::I8),
-                    bits if bits == 4 * depth => Some(Format::I4),
-                    _ => schema,
-                }
-            }
-            _ => None,
+        // Words may pack several numbers: only the target tells how many lanes share them.
+        let ways: &[bool] = match (self.splits_operands(), element.is_float()) {
+            (true, _) => &[true, false],
+            (false, true) => &[false, true],
+            (false, false) => &[false],
         };
-        let carries = |format: Format| {
-            let fits = count * u64::from(element.bits()) == depth * u64::from(format.bits());
-            fits && (element.is_integer() && element != ScalarType::I1 || format.float() == Some(element))
-        };
-        match schema.or(own) {
-            Some(format) if carries(format) => Ok((fragment, Some(format))),
-            _ => {
-                let with = schema.map_or(String::new(), |format| format!(" of {format:?}"));
-                let message = format!(
-                    "`{}`: the payload of a {} is {depth} elements{with} of the tile: {depth} f16, bf16, fp8 or i8, or words \
-                     that pack {depth} of 8 or 4 bits; found {}",
-                    reader.name(),
-                    role.name(),
-                    Type::Vector(ty.clone())
-                );
-                refuse(span, message)
+        for split in ways {
+            let fragment = Fragment { split: *split, ..fragment };
+            if let Some(format) = carried(&fragment, element, count, schema) {
+                return Ok((fragment, Some(format)));
             }
         }
+        let (depth, part) = (fragment.depth(), fragment.depth() / fragment.groups());
+        let with = schema.map_or(String::new(), |format| format!(" of {format:?}"));
+        let message = format!(
+            "`{}`: the payload of a {} is {depth} elements{with} of the tile: {depth} f16, bf16, fp8 or i8, or words that pack \
+             {depth} of 8 or 4 bits (on gfx12 {part} of each); found {}",
+            reader.name(),
+            role.name(),
+            Type::Vector(ty.clone())
+        );
+        refuse(span, message)
+    }
+
+    /// Whether the kernel is for a machine whose lanes hold no operand twice.
+    fn splits_operands(&self) -> bool {
+        let module = self.module;
+        let record = self.target.and_then(|target| module.symbols.get(target)).map(|at| &module.ops[*at]);
+        record.is_some_and(|record| module.selector(record).starts_with("gfx12"))
     }
 
     /// `<role> %v shape [..] [using {..}] : T`.
@@ -384,6 +402,7 @@ impl<'m> Builder<'m> {
         self.all_typed(reader, operands.iter().map(|(value, _)| *value))?;
         reader.end()?;
         let sum_ty = self.ty(operands[2].0).clone();
+        let groups = u64::from(self.subgroup_size / TILE);
         let mut parts = Vec::new();
         for ((value, span), role) in operands.iter().zip([Role::Lhs, Role::Rhs, Role::Init]) {
             let Type::Vector(vector) = self.ty(*value).clone() else {
@@ -396,9 +415,10 @@ impl<'m> Builder<'m> {
             let depth = match vector.element.bits() {
                 _ if role.is_accumulator() => u64::from(TILE),
                 bits if vector.element.is_integer() => {
-                    let bytes = count * u64::from(bits) / 8;
+                    let bytes = count * u64::from(bits) / 8 * if self.splits_operands() { groups } else { 1 };
                     if bytes == 8 { 16 } else { bytes }
                 }
+                _ if self.splits_operands() || count < u64::from(TILE) => count * groups,
                 _ => count,
             };
             let depth = u32::try_from(depth).unwrap_or(u32::MAX);
@@ -419,14 +439,15 @@ impl<'m> Builder<'m> {
             let tile = Tile { role, shape: Some(shape), span: *span };
             parts.push((self.payload(reader, &tile, shape, &vector, None, *span)?, depth));
         }
-        let [((_, Some(lhs)), depth), ((_, Some(rhs)), other), ((sum, _), _)] = parts[..] else {
+        let [((a, Some(lhs)), depth), ((_, Some(rhs)), other), ((sum, _), _)] = parts[..] else {
             return refuse(reader.span(), "`vector.mma` takes an lhs, an rhs and an init");
         };
         if depth != other {
             let message = format!("`vector.mma`: the lhs has {depth} columns, the rhs {other} rows");
             return refuse(operands[1].1, message);
         }
-        let product = Product { depth, lhs, rhs, sum };
+        // As `flow` finds once the body is there, unless nothing laid the operands out.
+        let product = Product { depth, lhs, rhs, sum, split: a.split };
         let values: Vec<ValueId> = operands.into_iter().map(|(value, _)| value).collect();
         Ok(one(self.emit_here(OpKind::Mma(product), &values, sum_ty)))
     }

@@ -5,6 +5,7 @@ use crate::flow;
 use crate::ir::{Kernel, Lines, MAX_WORKGROUP_ITEMS, Parameter, ParameterKind, SourceDigest, Span, ValueId};
 use crate::launch::LaunchProgram;
 use crate::lex::Kind;
+use crate::opaque::layout_opaque;
 use crate::ops::{Axis, BarrierScope, IdKind, OpKind, SUBGROUP_SIZE, SUBGROUP_SIZES};
 use crate::reader::{Attribute, Reader};
 use crate::simplify;
@@ -223,11 +224,11 @@ impl<'m> Builder<'m> {
         let (source, lines) = match self.mode {
             Mode::Specialise => {
                 let files = self.module.files.iter().map(|file| file.start);
-                (self.module.digest(op, self.config), Lines::new(&self.module.source, files))
+                (self.module.digest(op, self.config), Lines::new(&self.module.source, files, &body))
             }
             Mode::Verify => (SourceDigest([0; 32]), Lines::default()),
         };
-        Ok(Kernel {
+        let kernel = Kernel {
             name,
             source,
             parameters,
@@ -238,7 +239,23 @@ impl<'m> Builder<'m> {
             lines,
             body,
             facts,
-        })
+        };
+        let split = |op: &crate::ir::Op| match op.kind {
+            OpKind::FragmentLoad(fragment) | OpKind::FragmentLabel(fragment, _) => fragment.split,
+            OpKind::Mma(product) => product.split,
+            _ => false,
+        };
+        if self.mode == Mode::Specialise
+            && kernel.body.ops().any(split)
+            && let Err(seen) = layout_opaque(&kernel)
+        {
+            let message = format!(
+                "`{}`: {}; how a gfx12 lays its fragments out is not known here, so a kernel may not see it",
+                seen.op, seen.what
+            );
+            return refuse(seen.at, message);
+        }
+        Ok(kernel)
     }
 
     /// `[retain] [target(@t)] [export("name")] [linkage(..)] @sym`: the kernel's name.

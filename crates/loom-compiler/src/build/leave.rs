@@ -49,7 +49,11 @@ impl<'m> Builder<'m> {
         let condition = self.operand(reader)?;
         self.require(reader, condition, span, ScalarType::I1)?;
         let text_span = reader.here();
-        let text = if reader.peek() == Some(Kind::Str) { reader.string()? } else { String::new() };
+        let bracket = reader.accept(Kind::BracketOpen);
+        let text = if bracket || reader.peek() == Some(Kind::Str) { reader.string()? } else { String::new() };
+        if bracket {
+            reader.expect(Kind::BracketClose)?;
+        }
         if text.len() > MAX_ASSERT_BYTES {
             let message =
                 format!("the text of an assertion has at most {MAX_ASSERT_BYTES} bytes, found {}", text.len());

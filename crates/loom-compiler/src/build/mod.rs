@@ -26,11 +26,13 @@ mod encoding;
 mod fragment;
 mod gather;
 mod global;
+mod graph;
 mod kernel;
 mod leave;
 mod memory;
 mod names;
 mod packed;
+mod passed;
 mod prove;
 mod target;
 mod template;
@@ -49,7 +51,7 @@ use crate::module::Module;
 use crate::ops::{Flags, OpKind, SUBGROUP_SIZE};
 use crate::reader::Reader;
 use crate::syntax;
-use crate::types::{ScalarType, Type};
+use crate::types::{Dim, ScalarType, Type};
 
 pub(crate) use config::bound_bits;
 
@@ -120,6 +122,8 @@ pub(crate) struct Builder<'m> {
     facts: Table,
     /// What holds in the block that is opened next.
     entering: Option<Entering>,
+    /// Extents of the argument whose parameter's type is read: what names stand for that the type introduces.
+    introduced: Option<Vec<Dim>>,
     /// Whether some work-items may have left the kernel before this op.
     exits: bool,
     /// The target record of the kernel being built.
@@ -164,6 +168,7 @@ impl<'m> Builder<'m> {
             calls: Vec::new(),
             facts: Table::default(),
             entering: None,
+            introduced: None,
             exits: false,
             target: None,
             workgroups: [None; 3],
@@ -492,6 +497,8 @@ impl<'m> Builder<'m> {
             "buffer" => self.buffer_op(reader, op),
             "view" => self.view_op(reader, op),
             "kernel" | "target" => self.kernel_op(reader, op),
+            // Aborts where a fact does not hold; as the other promises, it is believed.
+            "sanitizer" if op == "assert.value" => self.assume(reader),
             "low" | "amdgpu" | "aie2p" | "x86" => {
                 refuse(reader.span(), format!("`{name}`: ops of one machine (target assembly) are not compiled here"))
             }
@@ -499,7 +506,7 @@ impl<'m> Builder<'m> {
             "cfg" => refuse(
                 reader.span(),
                 format!(
-                    "`{name}`: unstructured control flow is not compiled; use scf.if, scf.for, scf.while or scf.switch"
+                    "`{name}` ends a block of a function or kernel; legal here: scf.if, scf.for, scf.while, scf.switch"
                 ),
             ),
             _ if name.starts_with('@') => {

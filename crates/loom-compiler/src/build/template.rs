@@ -9,16 +9,15 @@
 //! - In [`Mode::Verify`] nothing is chosen: types are looked at, and the results are unknown.
 
 use crate::diag::{Built, Refusal, refuse};
-use crate::ir::{Span, ValueId};
+use crate::ir::Span;
 use crate::lex::Kind;
 use crate::module::Module;
 use crate::reader::Reader;
 use crate::syntax;
-use crate::types::Type;
 
 use super::config::Predicate;
-use super::names::{Binding, Layout};
-use super::types::same;
+use super::names::Binding;
+use super::passed::{Passed, fit};
 use super::{Builder, MAX_CALL_DEPTH, MAX_OPS, Mode};
 
 /// What stands before the symbol of a function or template, as far as it decides something.
@@ -46,29 +45,11 @@ impl<'m> Builder<'m> {
             "call" => {
                 self.modifiers(reader, &["pure", "hot", "cold", "inline", "noinline"]);
                 let (callee, span) = reader.symbol()?;
-                let (arguments, types) = self.call_operands(reader)?;
-                self.call(callee, span, &arguments, &types, &["template.def", "func.template"])
+                let (arguments, results) = self.call_operands(reader)?;
+                self.call(callee, span, &arguments, &results, &["template.def", "func.template"])
             }
             _ => self.unknown(reader, "template.apply, template.call, template.return"),
         }
-    }
-
-    /// `(%a, ..) [pure] : (T, ..) [-> (T, ..)]` and the end of the op.
-    pub(super) fn call_operands(&mut self, reader: &mut Reader<'m>) -> Built<(Vec<ValueId>, Vec<Type>)> {
-        reader.expect(Kind::ParenOpen)?;
-        let mut arguments = Vec::new();
-        if !reader.accept(Kind::ParenClose) {
-            arguments = self.operands(reader)?;
-            reader.expect(Kind::ParenClose)?;
-        }
-        self.modifiers(reader, &["pure"]);
-        reader.expect(Kind::Colon)?;
-        reader.expect(Kind::ParenOpen)?;
-        self.all_typed(reader, arguments.iter().map(|(argument, _)| *argument))?;
-        reader.expect(Kind::ParenClose)?;
-        let types = self.result_types(reader)?;
-        reader.end()?;
-        Ok((arguments.into_iter().map(|(value, _)| value).collect(), types))
     }
 
     /// `template.apply<@family>(..)`, `func.apply<key>(..)`.
@@ -83,11 +64,17 @@ impl<'m> Builder<'m> {
         reader.at += 1;
         reader.expect(Kind::Greater)?;
         self.modifiers(reader, &["pure"]);
-        let (arguments, types) = self.call_operands(reader)?;
-        self.select(reader.text(family), family.span, &arguments, &types)
+        let (arguments, results) = self.call_operands(reader)?;
+        self.select(reader.text(family), family.span, &arguments, &results)
     }
 
-    fn select(&mut self, family: &'m str, span: Span, arguments: &[ValueId], types: &[Type]) -> Built<Vec<Binding>> {
+    fn select(
+        &mut self,
+        family: &'m str,
+        span: Span,
+        arguments: &[Binding],
+        results: &[Passed<'m>],
+    ) -> Built<Vec<Binding>> {
         let module: &'m Module = self.module;
         if let Some(symbol) = family.strip_prefix('@') {
             let Some(op) = module.symbols.get(symbol).map(|at| &module.ops[*at]) else {
@@ -97,20 +84,25 @@ impl<'m> Builder<'m> {
             if kind != "template.decl" {
                 return refuse(span, format!("`{family}` is a `{kind}`; a family is declared by `template.decl`"));
             }
-            if let (_, Some(why), _) = self.match_signature(op, arguments, types)? {
+            let (head, mismatch, conditions) = self.match_signature(op, arguments, results)?;
+            if let Some(why) = mismatch {
                 return refuse(span, format!("`{family}` is declared otherwise: {why}"));
             }
+            if let Some(why) = self.unmet(&head).filter(|_| self.mode == Mode::Specialise) {
+                return refuse(span, format!("`{family}` cannot be applied here: {why}"));
+            }
+            self.demanded(&conditions, span)?;
         }
         let providers: &'m [usize] = module.providers.get(family).map_or(&[], Vec::as_slice);
         let providers = providers.iter().map(|at| &module.ops[*at]);
         let name = |op: &'m syntax::Op| module.symbol_of(op).map_or("", |(symbol, _)| symbol);
         if self.mode == Mode::Verify {
-            return self.unknown_results(types);
+            return self.unknown_results(results);
         }
         let mut missing = Vec::new();
         let mut proven = Vec::new();
         for op in providers {
-            match self.verdict(op, arguments, types)? {
+            match self.verdict(op, arguments, results)? {
                 Verdict::Proven { priority, targeted } => proven.push((targeted, priority, op)),
                 Verdict::Unproven(why) => missing.push(format!("`@{}`: {why}", name(op))),
             }
@@ -137,11 +129,11 @@ impl<'m> Builder<'m> {
             );
             return refuse(span, message);
         }
-        self.inline(op, name(op), span, arguments, types)
+        self.inline(op, name(op), span, arguments, results)
     }
 
     /// Whether a provider may be chosen for these arguments.
-    fn verdict(&mut self, op: &'m syntax::Op, arguments: &[ValueId], types: &[Type]) -> Built<Verdict> {
+    fn verdict(&mut self, op: &'m syntax::Op, arguments: &[Binding], results: &[Passed<'m>]) -> Built<Verdict> {
         let unproven = |why: String| Ok(Verdict::Unproven(why));
         // Looking at a provider is work like building an op.
         self.built += 1;
@@ -152,7 +144,7 @@ impl<'m> Builder<'m> {
         if !matches!(kind, "template.def" | "func.template") {
             return unproven(format!("a `{kind}` has no body that is compiled here"));
         }
-        let (head, mismatch, conditions) = self.match_signature(op, arguments, types)?;
+        let (head, mismatch, conditions) = self.match_signature(op, arguments, results)?;
         if let Some(why) = mismatch {
             return unproven(why);
         }
@@ -161,21 +153,24 @@ impl<'m> Builder<'m> {
         {
             return unproven(why);
         }
-        for required in &head.requires {
-            match required {
-                Ok(size) if *size == i64::from(self.subgroup_size) => {}
-                Ok(size) => {
-                    let ours = self.subgroup_size;
-                    return unproven(format!("it requires subgroups of {size} work-items, these have {ours}"));
-                }
-                Err(text) => return unproven(format!("its requirement `{text}` is not known here")),
-            }
+        if let Some(why) = self.unmet(&head) {
+            return unproven(why);
         }
         match conditions.into_iter().find(|(_, proven)| *proven != Some(true)) {
             Some((predicate, Some(_))) => unproven(format!("`{}` does not hold", predicate.text)),
             Some((predicate, None)) => unproven(format!("`{}` is not proven", predicate.text)),
             None => Ok(Verdict::Proven { priority: head.priority, targeted: head.target.is_some() }),
         }
+    }
+
+    /// Which requirement does not hold for the kernel being built.
+    fn unmet(&self, head: &Head<'m>) -> Option<String> {
+        let ours = self.subgroup_size;
+        head.requires.iter().find_map(|required| match required {
+            Ok(size) if *size == i64::from(ours) => None,
+            Ok(size) => Some(format!("it requires subgroups of {size} work-items, these have {ours}")),
+            Err(text) => Some(format!("its requirement `{text}` is not known here")),
+        })
     }
 
     /// Why code for `target` is not taken for the kernel being built.
@@ -211,39 +206,28 @@ impl<'m> Builder<'m> {
     fn match_signature(
         &mut self,
         op: &'m syntax::Op,
-        arguments: &[ValueId],
-        types: &[Type],
+        arguments: &[Binding],
+        results: &[Passed<'m>],
     ) -> Built<(Head<'m>, Option<String>, Vec<(Predicate<'m>, Option<bool>)>)> {
         let span = self.span;
         self.isolated(|builder| {
             let mut reader = builder.reader(op);
             let head = builder.head(&mut reader)?;
             let signature = builder.signature(&mut reader)?;
-            if arguments.len() != signature.parameters.len() {
-                let why = format!("it takes {} arguments, {} are given", signature.parameters.len(), arguments.len());
+            if let Some(why) = builder.parameters_taken(&reader, &signature, arguments)? {
                 return Ok((head, Some(why), Vec::new()));
             }
-            for ((name, at), value) in signature.parameters.iter().zip(arguments) {
-                builder.define(name, *at, Binding::Value(*value));
-            }
-            for ((at, (name, _)), value) in signature.types_at.iter().zip(&signature.parameters).zip(arguments) {
-                let mut typed = reader.clone();
-                typed.at = *at;
-                let written = builder.plain_type(&mut typed)?;
-                if !same(builder.ty(*value), &written) {
-                    let why = format!("its `%{name}` is {written}, the argument is {}", builder.ty(*value));
-                    return Ok((head, Some(why), Vec::new()));
-                }
-            }
-            let declared = builder.result_types(&mut reader)?;
-            if declared.len() != types.len() || !declared.iter().zip(types).all(|(a, b)| same(a, b)) {
+            let declared = builder.passed_types(&mut reader)?;
+            if !fit(&declared, results) {
                 return Ok((head, Some("its results have other types".to_owned()), Vec::new()));
             }
             let mut conditions = Vec::new();
             if reader.accept_word("where") {
-                for predicate in builder.predicates(&mut reader)? {
-                    let proven = builder.proven(&predicate);
-                    conditions.push((predicate, proven));
+                let predicates = builder.predicates(&mut reader)?;
+                conditions.extend(predicates.iter().map(|predicate| (predicate.clone(), builder.proven(predicate))));
+                // What is only declared makes no choice: its conditions are those of every call.
+                if reader.name().ends_with(".decl") && conditions.iter().all(|(_, proven)| *proven != Some(false)) {
+                    builder.promise(&predicates);
                 }
             }
             builder.span = span;
@@ -287,26 +271,13 @@ impl<'m> Builder<'m> {
         Ok(head)
     }
 
-    /// Values of these types of which nothing is known.
-    pub(super) fn unknown_results(&mut self, types: &[Type]) -> Built<Vec<Binding>> {
-        let mut results = Vec::new();
-        for ty in types {
-            let ty = match ty {
-                Type::View(view) => Type::View(self.place(view.clone(), Layout::Dense)?),
-                other => other.clone(),
-            };
-            results.push(Binding::Value(self.new_value(ty)));
-        }
-        Ok(results)
-    }
-
     /// Calls by name: builds the body of `callee` here. `legal` are the kinds of definitions that may be meant.
     pub(super) fn call(
         &mut self,
         callee: &'m str,
         span: Span,
-        arguments: &[ValueId],
-        types: &[Type],
+        arguments: &[Binding],
+        results: &[Passed<'m>],
         legal: &[&str],
     ) -> Built<Vec<Binding>> {
         let module: &'m Module = self.module;
@@ -315,11 +286,13 @@ impl<'m> Builder<'m> {
         };
         let kind = module.op_name(op);
         if kind == "func.decl" && legal.contains(&"func.def") {
-            if let (_, Some(why), _) = self.match_signature(op, arguments, types)? {
+            let (_, mismatch, conditions) = self.match_signature(op, arguments, results)?;
+            if let Some(why) = mismatch {
                 return refuse(span, format!("`@{callee}` is declared otherwise: {why}"));
             }
+            self.demanded(&conditions, span)?;
             if self.mode == Mode::Verify {
-                return self.unknown_results(types);
+                return self.unknown_results(results);
             }
             return refuse(span, format!("`@{callee}` is only declared; no text that is linked defines it"));
         }
@@ -329,7 +302,7 @@ impl<'m> Builder<'m> {
         if !legal.contains(&kind) {
             return refuse(span, format!("`@{callee}` is a `{kind}`; a call needs a `{}`", legal[0]));
         }
-        self.inline(op, callee, span, arguments, types)
+        self.inline(op, callee, span, arguments, results)
     }
 
     /// Builds the body of `op`, whose symbol is `name`, here.
@@ -338,8 +311,8 @@ impl<'m> Builder<'m> {
         op: &'m syntax::Op,
         name: &'m str,
         span: Span,
-        arguments: &[ValueId],
-        types: &[Type],
+        arguments: &[Binding],
+        results: &[Passed<'m>],
     ) -> Built<Vec<Binding>> {
         if self.calls.contains(&name) {
             return refuse(span, format!("`@{name}` calls itself; recursion is not legal in a kernel"));
@@ -349,10 +322,23 @@ impl<'m> Builder<'m> {
         }
         self.calls.push(name);
         let outer = (std::mem::take(&mut self.names), self.span);
-        let built = self.function_body(op, span, Some((arguments, types)));
+        let built = self.function_body(op, span, Some((arguments, results)));
         (self.names, self.span) = outer;
         self.calls.pop();
-        Ok(built?.into_iter().map(Binding::Value).collect())
+        built
+    }
+
+    /// Whether what is built here may stand in a branch that never runs: in [`Mode::Verify`] these are built too.
+    fn may_be_dead(&self) -> bool {
+        self.mode == Mode::Verify && self.open.len() > 1
+    }
+
+    /// Conditions of a declaration: known not to hold, they are an error at `span`.
+    fn demanded(&self, conditions: &[(Predicate<'m>, Option<bool>)], span: Span) -> Built<()> {
+        match conditions.iter().find(|(_, proven)| *proven == Some(false) && !self.may_be_dead()) {
+            Some((broken, _)) => refuse(span, format!("this call breaks the condition `{}`", broken.text)),
+            None => Ok(()),
+        }
     }
 
     /// The preconditions of what is called, read from `reader`: known not to hold, they are an error at `span`; else they are
@@ -362,7 +348,8 @@ impl<'m> Builder<'m> {
             return Ok(());
         }
         let predicates = self.predicates(reader)?;
-        if let Some(broken) = predicates.iter().find(|predicate| self.proven(predicate) == Some(false)) {
+        let broken = |predicate: &&Predicate<'m>| self.proven(predicate) == Some(false) && !self.may_be_dead();
+        if let Some(broken) = predicates.iter().find(broken) {
             return Err(Refusal::At(span, format!("this call breaks the condition `{}`", broken.text)));
         }
         self.promise(&predicates);

@@ -40,6 +40,14 @@ fn skip_space(bytes: &[u8], mut at: usize) -> usize {
     }
 }
 
+/// The type without what is no part of a written one.
+pub(super) fn without_strides(ty: &Type) -> Type {
+    match ty {
+        Type::View(view) => Type::View(ViewType { strides: Vec::new(), ..view.clone() }),
+        other => other.clone(),
+    }
+}
+
 /// Whether two types are the same but for strides.
 pub(super) fn same(a: &Type, b: &Type) -> bool {
     match (a, b) {
@@ -85,7 +93,9 @@ impl<'m> Builder<'m> {
                     let Some(text) = text.strip_prefix('%') else {
                         return refuse(here(name), "expected a value `%name` as a dynamic extent");
                     };
-                    dims.push(self.dim(text, Span { start: name as u32, end: at as u32 })?);
+                    let span = Span { start: name as u32, end: at as u32 };
+                    self.introduce(text, span, dims.len());
+                    dims.push(self.dim(text, span)?);
                     at = skip_space(bytes, at);
                     if bytes.get(at) != Some(&b']') {
                         return refuse(here(at), "expected `]` behind a dynamic extent");
@@ -293,7 +303,7 @@ impl<'m> Builder<'m> {
     }
 
     /// A dimension as a value.
-    fn dim_value(&mut self, dim: Dim) -> ValueId {
+    pub(super) fn dim_value(&mut self, dim: Dim) -> ValueId {
         match dim {
             Dim::Static(extent) => self.index(extent as i64),
             Dim::Value(value) => value,

@@ -343,7 +343,9 @@ impl<'a> Compiler<'a> {
 
     fn site(&mut self, op: &'static str) -> SiteId {
         let line = self.kernel.lines.line(self.span.start);
-        self.program.sites.push(Site { op: op.into(), span: self.span, line });
+        // As it was written: several ops of the language may be one here.
+        let op = self.kernel.lines.spelling(self.span.start).map_or(op.into(), |op| op.to_owned().into());
+        self.program.sites.push(Site { op, span: self.span, line });
         SiteId(self.program.sites.len() as u32 - 1)
     }
 

@@ -1,6 +1,6 @@
 //! A verified kernel to a tile program.
 //!
-//! `Kernel --uniform, liveness--> compile --> Program`, kept with what a launch needs as a [`CpuImage`].
+//! `Kernel --places--> Kernel --uniform, liveness--> compile --> Program`, kept with what a launch needs as a [`CpuImage`].
 //!
 //! - What this compiler can not express is an [`Unsupported`] error that names the op; nothing is approximated.
 //! - Not here: running it (`backend-cpu`), and the meaning of single ops (`eval`).
@@ -9,6 +9,7 @@ mod compile;
 mod encode;
 mod frame;
 mod liveness;
+mod places;
 mod program;
 mod uniform;
 mod validate;
@@ -94,7 +95,8 @@ pub struct Unsupported {
 
 /// Compiles `kernel` for the tile executor.
 pub fn compile(kernel: &Kernel) -> Result<CpuImage, Unsupported> {
-    let program = compile::program(kernel)?;
+    let settled = places::settle(kernel)?;
+    let program = compile::program(settled.as_ref().unwrap_or(kernel))?;
     Ok(CpuImage {
         name: kernel.name.clone(),
         source: kernel.source,

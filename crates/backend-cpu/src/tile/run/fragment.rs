@@ -154,7 +154,7 @@ impl Run<'_> {
                     let to = run.element(reg, access.ty, subgroup.start).cast::<T>();
                     for group in 0..fragment.groups() as usize {
                         let to = to.add(group * GROUP);
-                        if group > 0 && !fragment.role.is_accumulator() {
+                        if group > 0 && !fragment.role.is_accumulator() && !fragment.split {
                             ptr::copy_nonoverlapping(to.sub(GROUP), to, GROUP);
                             continue;
                         }
@@ -278,8 +278,8 @@ impl Run<'_> {
                 if inst.product.lhs.is_integer() {
                     let mut sums = run.rows(inst, subgroup, |_, at| at.cast::<i32>().read());
                     for first in (0..inst.product.depth).step_by(GROUP) {
-                        let a = run.integers(&inst.lhs, inst.product.lhs, first, subgroup);
-                        let b = run.integers(&inst.rhs, inst.product.rhs, first, subgroup);
+                        let a = run.integers(inst, Role::Lhs, first, subgroup);
+                        let b = run.integers(inst, Role::Rhs, first, subgroup);
                         (run.loops.products.integers)(&a, &b, &mut sums);
                     }
                     run.spread_rows(inst, subgroup, &sums, |_, at, sum| at.cast::<i32>().write(sum));
@@ -290,8 +290,8 @@ impl Run<'_> {
                     });
                     for first in (0..inst.product.depth).step_by(GROUP) {
                         let (mut a, mut b) = ([[0.0; GROUP]; GROUP], [[0.0; GROUP]; GROUP]);
-                        let a = run.floats(&inst.lhs, inst.product.lhs, first, subgroup, &mut a);
-                        let b = run.floats(&inst.rhs, inst.product.rhs, first, subgroup, &mut b);
+                        let a = run.floats(inst, Role::Lhs, first, subgroup, &mut a);
+                        let b = run.floats(inst, Role::Rhs, first, subgroup, &mut b);
                         (run.loops.products.floats)(&a, &b, &mut sums);
                     }
                     run.spread_rows(inst, subgroup, &sums, |ty, at, sum| match ty {
@@ -358,20 +358,16 @@ impl Run<'_> {
     }
 
     /// Sixteen steps of an integer operand, from step `first` on.
-    unsafe fn integers(
-        &self,
-        (ty, registers): &(ScalarType, Vec<Reg>),
-        format: Format,
-        first: u32,
-        subgroup: Subgroup,
-    ) -> Square<i32> {
+    unsafe fn integers(&self, inst: &TileProduct, role: Role, first: u32, subgroup: Subgroup) -> Square<i32> {
         let mut steps = [[0; GROUP]; GROUP];
+        let ((ty, registers), format) = operand(inst, role);
         let per = ty.bits() / format.bits();
         for (k, step) in (first..).zip(&mut steps) {
-            let (register, shift) = (registers[(k / per) as usize], k % per * format.bits());
+            let (lane, slot) = step_place(inst, role, k);
+            let (register, shift) = (registers[(slot / per) as usize], slot % per * format.bits());
             // SAFETY: the register holds the tile's items.
-            let at = unsafe { self.element(register, *ty, subgroup.start) };
-            let count = subgroup.count.min(GROUP);
+            let at = unsafe { self.element(register, *ty, subgroup.start + lane) };
+            let count = subgroup.count.saturating_sub(lane).min(GROUP);
             if *ty == ScalarType::I32 && count == GROUP {
                 // SAFETY: sixteen items of four bytes.
                 let words = unsafe { at.cast::<[u32; GROUP]>().read_unaligned() };
@@ -389,13 +385,17 @@ impl Run<'_> {
     /// Sixteen steps of a float operand, from step `first` on: where they lie, or a copy in `to`.
     unsafe fn floats(
         &self,
-        (ty, registers): &(ScalarType, Vec<Reg>),
-        format: Format,
+        inst: &TileProduct,
+        role: Role,
         first: u32,
         subgroup: Subgroup,
         to: &mut Square<f32>,
     ) -> Steps {
         let mut steps = Steps { float: Float::F32, at: [ptr::null(); GROUP] };
+        let ((ty, registers), format) = operand(inst, role);
+        // A step that lies where it is read is of that type in every group, or in none.
+        let whole =
+            subgroup.count >= GROUP && (!inst.product.split || subgroup.count == inst.product.sum.lanes as usize);
         let own = match (format, ty) {
             (Format::F16, ScalarType::F16) => Some(Float::F16),
             (Format::BF16, ScalarType::BF16) => Some(Float::BF16),
@@ -403,15 +403,16 @@ impl Run<'_> {
         };
         let per = ty.bits() / format.bits();
         for ((k, to), step) in (first..).zip(to).zip(&mut steps.at) {
-            let (register, shift) = (registers[(k / per) as usize], k % per * format.bits());
+            let (lane, slot) = step_place(inst, role, k);
+            let (register, shift) = (registers[(slot / per) as usize], slot % per * format.bits());
             // SAFETY: the register holds the tile's items.
-            let at = unsafe { self.element(register, *ty, subgroup.start) };
-            if let Some(float) = own.filter(|_| subgroup.count >= GROUP) {
+            let at = unsafe { self.element(register, *ty, subgroup.start + lane) };
+            if let Some(float) = own.filter(|_| whole) {
                 (*step, steps.float) = (at, float);
                 continue;
             }
             let float = format.float().unwrap_or(ScalarType::F32);
-            for (lane, to) in to.iter_mut().enumerate().take(subgroup.count) {
+            for (lane, to) in to.iter_mut().enumerate().take(subgroup.count.saturating_sub(lane)) {
                 // SAFETY: as above.
                 let element = unsafe { bits(*ty, at, lane) } >> shift & (u64::MAX >> (64 - format.bits()));
                 *to = eval::to_f64(float, element) as f32;
@@ -420,6 +421,20 @@ impl Run<'_> {
         }
         steps
     }
+}
+
+/// The payload of an operand, and its numbers.
+fn operand(inst: &TileProduct, role: Role) -> (&(ScalarType, Vec<Reg>), Format) {
+    if role == Role::Lhs { (&inst.lhs, inst.product.lhs) } else { (&inst.rhs, inst.product.rhs) }
+}
+
+/// The first of the sixteen lanes that hold step `k` of an operand, and the slot.
+fn step_place(inst: &TileProduct, role: Role, k: u32) -> (usize, u32) {
+    let (lane, slot) = match role {
+        Role::Lhs => inst.product.lhs_fragment().place(0, k),
+        _ => inst.product.rhs_fragment().place(k, 0),
+    };
+    (lane as usize, slot)
 }
 
 /// Where the first of a group's sixteen lanes has its element of a slot, and the distance to the next lane's. `None` for a slot
