@@ -115,6 +115,8 @@ pub(super) struct Loops {
     pub swap: Swap,
     pub chain: Chain,
     pub products: Products,
+    /// Whether large reductions fetch ahead. Machines with AVX-512 see through bursts by themselves, and lose by it.
+    pub fetch: bool,
 }
 
 /// The loops compiled for `isa`, which must be available.
@@ -128,6 +130,7 @@ pub(super) fn loops(isa: Isa) -> Loops {
         swap: swap_portable,
         chain,
         products,
+        fetch: true,
     };
     #[cfg(target_arch = "x86_64")]
     let avx2 = Loops {
@@ -138,6 +141,7 @@ pub(super) fn loops(isa: Isa) -> Loops {
         swap: swap_avx2,
         chain,
         products,
+        fetch: true,
     };
     #[cfg(target_arch = "x86_64")]
     let avx512 = Loops {
@@ -148,6 +152,7 @@ pub(super) fn loops(isa: Isa) -> Loops {
         swap: swap_avx512,
         chain,
         products,
+        fetch: false,
     };
     match isa {
         Isa::Portable => portable,

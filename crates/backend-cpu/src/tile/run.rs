@@ -188,7 +188,7 @@ pub(super) unsafe fn launch(
         tiles: 0,
         step_limit,
         share: None,
-        ahead: gx.saturating_mul(gy).saturating_mul(gz).saturating_mul(sx * sy * sz) >= MANY_ITEMS,
+        ahead: loops.fetch && gx.saturating_mul(gy).saturating_mul(gz).saturating_mul(sx * sy * sz) >= MANY_ITEMS,
     };
     let clear = (state.local.as_mut_ptr(), local);
     let outer = match program.shape {

@@ -40,13 +40,15 @@ use crate::types::{Dim, ScalarType, Type};
 /// Items of a tile, unless a workgroup that must lie in one tile is larger, or there is room for more.
 const TILE: u32 = 256;
 /// The most items of a tile. Each instruction costs some thirty elements' time whatever it computes.
-pub(super) const TILE_MAX: u32 = 2048;
+pub(super) const TILE_MAX: u32 = 4096;
 /// Bytes of registers that leave the first-level cache room for the memory that is read and written.
 const FRAME_TARGET: u32 = 12 << 10;
 /// The same where loops are folds, which read memory turn by turn.
 const FRAME_OF_FOLDS: u32 = 16 << 10;
 /// The same where turns are taken together: a part of the registers is theirs.
 const FRAME_OF_TURNS: u32 = 48 << 10;
+/// The most elements of a register that a batch of turns is given.
+const BATCH_MAX: u32 = 2048;
 /// Turns that a batch has room for, whatever the tile.
 const TURNS_AT_LEAST: u32 = 4;
 /// From this many items on, a workgroup fills a tile well enough to have one of its own.
@@ -152,8 +154,8 @@ pub(super) fn program(kernel: &Kernel) -> Result<Program> {
 
 /// How many elements registers may have so that those of a batch of turns, which are some of all, stay in the first-level cache.
 fn spacious(program: &Program) -> u32 {
-    let fitting = (program.capacity * FRAME_OF_TURNS).checked_div(program.frame_bytes).unwrap_or(TILE_MAX);
-    (1 << fitting.max(1).ilog2()).min(TILE_MAX).max(program.capacity)
+    let fitting = (program.capacity * FRAME_OF_TURNS).checked_div(program.frame_bytes).unwrap_or(BATCH_MAX);
+    (1 << fitting.max(1).ilog2()).min(BATCH_MAX).max(program.capacity)
 }
 
 /// How many items a tile of `program` may have so that its registers stay in the first-level cache.
