@@ -298,8 +298,15 @@ fn tolerance(kernel: &Kernel) -> f64 {
     let inexact = kernel.body.ops().any(|op| match &op.kind {
         OpKind::Unary(op) => matches!(
             op,
-            Unary::SinF | Unary::CosF | Unary::TanF | Unary::AsinF | Unary::AcosF | Unary::AtanF | Unary::ExpF
-                | Unary::SinTurnsF | Unary::CosTurnsF
+            Unary::SinF
+                | Unary::CosF
+                | Unary::TanF
+                | Unary::AsinF
+                | Unary::AcosF
+                | Unary::AtanF
+                | Unary::ExpF
+                | Unary::SinTurnsF
+                | Unary::CosTurnsF
         ),
         OpKind::Binary(op) => *op == Binary::Atan2F,
         kind => matches!(kind.family(), Family::Atomic),

@@ -622,7 +622,15 @@ impl Steps {
         let square = p.mul(a, a);
         let series = p.poly32(
             square,
-            &[0.128_379_17, -0.376_126_32, 0.112_836_875, -0.026_858_94, 0.005_199_907, -0.000_813_001_3, 8.316_774_6e-5],
+            &[
+                0.128_379_17,
+                -0.376_126_32,
+                0.112_836_875,
+                -0.026_858_94,
+                0.005_199_907,
+                -0.000_813_001_3,
+                8.316_774_6e-5,
+            ],
         );
         let small = p.fma(a, series, a);
         let far = p.gt(a, single(4.0));
@@ -861,11 +869,8 @@ impl Steps {
     fn quarters(&mut self, x: Value) -> (Value, Value) {
         let p = self;
         // π/2 in three parts, the first two with zeros enough behind for an exact product with a number below 2^20.
-        const PARTS: [f64; 3] = [
-            f64::from_bits(0x3ff9_21fb_5440_0000),
-            f64::from_bits(0x3dd0_b461_1a60_0000),
-            2.022_266_248_795_950_6e-21,
-        ];
+        const PARTS: [f64; 3] =
+            [f64::from_bits(0x3ff9_21fb_5440_0000), f64::from_bits(0x3dd0_b461_1a60_0000), 2.022_266_248_795_950_6e-21];
         let wide = p.widened(x);
         let scaled = p.mul(wide, double(FRAC_2_PI));
         let near = p.unary(Unary::RoundEvenF, scaled);
@@ -1003,8 +1008,7 @@ impl Steps {
         let bottom = p.fma(x, centre, double(1.0));
         let t = p.div(top, bottom);
         let square = p.mul(t, t);
-        let series: Vec<f64> =
-            (1..14).map(|k| (if k % 2 == 0 { 1.0 } else { -1.0 }) / f64::from(2 * k + 1)).collect();
+        let series: Vec<f64> = (1..14).map(|k| (if k % 2 == 0 { 1.0 } else { -1.0 }) / f64::from(2 * k + 1)).collect();
         let tail = p.poly64(square, &series);
         let cube = p.mul(square, t);
         let value = p.fma(tail, cube, t);
@@ -1036,7 +1040,8 @@ mod tests {
 
     /// Bit patterns over all exponents, both signs, and the special ones.
     fn sweep() -> impl Iterator<Item = u32> {
-        let special = [0.0f32, -0.0, 1.0, -1.0, 0.5, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MIN_POSITIVE, 1e-45];
+        let special =
+            [0.0f32, -0.0, 1.0, -1.0, 0.5, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MIN_POSITIVE, 1e-45];
         special.into_iter().map(f32::to_bits).chain((0..u32::MAX / 99_991).map(|at| at.wrapping_mul(99_991)))
     }
 
@@ -1057,8 +1062,8 @@ mod tests {
     fn functions_of_our_own_are_the_same_bits() {
         use Unary::*;
         for op in [
-            SignF, RoundF, ExpF, Exp2F, Expm1F, LogF, Log2F, Log10F, Log1pF, RsqrtF, CbrtF, SinhF, CoshF, TanhF, AsinhF,
-            AcoshF, AtanhF, ErfF, ErfcF, LogisticF, SiluF, SoftplusF, GeluErfF, GeluTanhF,
+            SignF, RoundF, ExpF, Exp2F, Expm1F, LogF, Log2F, Log10F, Log1pF, RsqrtF, CbrtF, SinhF, CoshF, TanhF,
+            AsinhF, AcoshF, AtanhF, ErfF, ErfcF, LogisticF, SiluF, SoftplusF, GeluErfF, GeluTanhF,
         ] {
             let steps = unary(op, F32).expect("it has steps");
             for x in sweep() {

@@ -429,12 +429,26 @@ impl Emitter<'_> {
             Binary::AndI | Binary::MulI | Binary::MinUI | Binary::MaxSI => self.and(a, b),
             Binary::OrI | Binary::MaxUI | Binary::MinSI => self.or(a, b),
             Binary::AddI | Binary::SubI | Binary::XorI => match (a.bits(), b.bits()) {
-                (Some(bits), _) => if bits == 1 { self.not(b) } else { b },
-                (_, Some(bits)) => if bits == 1 { self.not(a) } else { a },
+                (Some(bits), _) => {
+                    if bits == 1 {
+                        self.not(b)
+                    } else {
+                        b
+                    }
+                }
+                (_, Some(bits)) => {
+                    if bits == 1 {
+                        self.not(a)
+                    } else {
+                        a
+                    }
+                }
                 _ => self.make(Class::Pred, "xor.pred", &[a, b]),
             },
             // By 0 it is 0; by the only other divisor it is the dividend, rounded or not.
-            Binary::DivSI | Binary::DivUI | Binary::CeilDivSI | Binary::CeilDivUI | Binary::FloorDivSI => self.and(a, b),
+            Binary::DivSI | Binary::DivUI | Binary::CeilDivSI | Binary::CeilDivUI | Binary::FloorDivSI => {
+                self.and(a, b)
+            }
             Binary::RemSI | Binary::RemUI => Operand::truth(false),
             // Counts are taken modulo 1.
             _ => a,
@@ -526,9 +540,7 @@ impl Emitter<'_> {
             Ternary::FmaF => match ty {
                 ScalarType::F32 | ScalarType::F64 => Ok(self.make(class_of(ty), &format!("fma.rn.{ty}"), &[a, b, c])),
                 ScalarType::F16 => Ok(self.make(Class::Half, "fma.rn.f16", &[a, b, c])),
-                ScalarType::BF16 if self.may(80, (7, 0)) => {
-                    Ok(self.make(Class::Half, "fma.rn.bf16", &[a, b, c]))
-                }
+                ScalarType::BF16 if self.may(80, (7, 0)) => Ok(self.make(Class::Half, "fma.rn.bf16", &[a, b, c])),
                 _ => {
                     let mut wide = [a, b, c];
                     for operand in &mut wide {
@@ -609,9 +621,8 @@ impl Emitter<'_> {
         let sign_of = self.make(class, &format!("and.{bits_type}"), &[a, Operand::Bits(class, sign)]);
         let value = self.make(class, &format!("or.{bits_type}"), &[scaled, sign_of]);
         // A dividend below the divisor is the rest; an infinite one, and a divisor of zero, have none.
-        let magnitudes = [a, b].map(|operand| {
-            self.make(class, &format!("and.{bits_type}"), &[operand, Operand::Bits(class, sign - 1)])
-        });
+        let magnitudes = [a, b]
+            .map(|operand| self.make(class, &format!("and.{bits_type}"), &[operand, Operand::Bits(class, sign - 1)]));
         let smaller = self.make(Class::Pred, &format!("setp.lt.{ty}"), &magnitudes);
         let value = self.choose(smaller, a, value);
         let infinity = Operand::Bits(class, exponents << fraction);

@@ -266,7 +266,8 @@ impl Emitter<'_> {
         let new = self.in_register(new);
         self.text.raw(&format!("{prefix}.cas.b{width} {found}, {address}, {expected}, {new}"));
         let again = if class == Class::Half {
-            let (a, b) = (self.same_bits(ScalarType::I16, found.into()), self.same_bits(ScalarType::I16, expected.into()));
+            let (a, b) =
+                (self.same_bits(ScalarType::I16, found.into()), self.same_bits(ScalarType::I16, expected.into()));
             self.make(Class::Pred, "setp.ne.s32", &[a, b])
         } else {
             self.make(Class::Pred, &format!("setp.ne.s{width}"), &[found.into(), expected.into()])

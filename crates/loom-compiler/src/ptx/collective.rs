@@ -296,9 +296,8 @@ impl Emitter<'_> {
             _ => false,
         };
         let (lanes, ok) = if simple && self.mask.is_full() {
-            let exchange = |value: &Operand| {
-                self.by_words(*value, |this, word| this.exchange("bfly", word, offset, 31))
-            };
+            let exchange =
+                |value: &Operand| self.by_words(*value, |this, word| this.exchange("bfly", word, offset, 31));
             (values.iter().map(exchange).collect::<Vec<_>>(), Operand::truth(true))
         } else {
             let (source, ok) = self.shuffle_source(mode, offset, width);
@@ -510,8 +509,12 @@ impl Emitter<'_> {
         let identity = Operand::Bits(class_of(ty), eval::identity(combine, ty));
         let missing = Operand::Bits(class_of(ty), neutral(combine, ty));
         if is_ordered(combine) || self.mask.shape == Shape::Any {
-            let mut values: Vec<(u32, Operand)> =
-                self.members(value, missing, size, stride).into_iter().enumerate().map(|(at, v)| (at as u32, v)).collect();
+            let mut values: Vec<(u32, Operand)> = self
+                .members(value, missing, size, stride)
+                .into_iter()
+                .enumerate()
+                .map(|(at, v)| (at as u32, v))
+                .collect();
             if scan.reverse {
                 values.reverse();
             }

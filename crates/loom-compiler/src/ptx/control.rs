@@ -162,11 +162,7 @@ impl<'a> Emitter<'a> {
             let last = at + 1 == op.blocks.len();
             let next = self.text.label();
             if !last {
-                let here = if op.kind == OpKind::If {
-                    selector
-                } else {
-                    self.equals_key(ty, selector, keys[at])
-                };
+                let here = if op.kind == OpKind::If { selector } else { self.equals_key(ty, selector, keys[at]) };
                 if parts {
                     // Of those who came as far as this test.
                     let here_mask = self.ballot_of(here);
@@ -195,7 +191,13 @@ impl<'a> Emitter<'a> {
         match selector {
             Operand::Bits(_, bits) => Operand::truth(bits == key as u64 & (u64::MAX >> (64 - ty.bits()))),
             Operand::Reg(reg) => match reg.class {
-                Class::Pred => if key & 1 == 1 { selector } else { self.not(selector) },
+                Class::Pred => {
+                    if key & 1 == 1 {
+                        selector
+                    } else {
+                        self.not(selector)
+                    }
+                }
                 Class::Long => self.make(Class::Pred, "setp.eq.s64", &[selector, Operand::long(key as u64)]),
                 _ => {
                     let key = key as u32 & (u32::MAX >> (32 - ty.bits()));

@@ -17,9 +17,7 @@ use super::collective::Mask;
 use super::fault::fault_function;
 use super::memory::{Place, Spaces};
 use super::text::{Class, Operand, Reg, Text, class_of, comment_of};
-use super::{
-    BUFFER_ALIGN, Image, Options, Passed, STATIC_SHARED_BYTES, Site, Slot, Sm, Unsupported, Version,
-};
+use super::{BUFFER_ALIGN, Image, Options, Passed, STATIC_SHARED_BYTES, Site, Slot, Sm, Unsupported, Version};
 use crate::eval;
 use crate::facts::Facts;
 use crate::ir::{Block, BlockId, Body, Kernel, Op, ParameterKind, Span, ValueId};
@@ -63,6 +61,8 @@ pub(super) struct Emitter<'a> {
     pub(super) spaces: Spaces,
     /// Whether buffers' lengths are parameters.
     pub(super) lengths: bool,
+    /// Whether fragments lie as `mma.sync` has them, and not as the IR does.
+    pub(super) tensor: bool,
     /// Who takes part in exchanges.
     pub(super) mask: Mask,
     /// Widened and narrowed registers, by block: what was computed in a block is gone behind it.
@@ -89,6 +89,7 @@ impl<'a> Emitter<'a> {
             varies: varying_in_subgroup(body),
             spaces: Spaces::of(body),
             lengths: options.checked || body.ops().any(|op| op.kind == OpKind::BufferLength),
+            tensor: false,
             mask: Mask::FULL,
             memo: vec![HashMap::new()],
             needs: Needs { target: Sm::LEAST, version: (6, 3) },
@@ -98,6 +99,8 @@ impl<'a> Emitter<'a> {
             memory: super::memory::Declared::default(),
             slots: Vec::new(),
         };
+        let has = options.target.architecture >= 80 && options.version >= (7, 0);
+        emitter.tensor = has && super::tensor::may_lay_out(kernel, &emitter.varies);
         if kernel.subgroup_size != 32 {
             let size = kernel.subgroup_size;
             return emitter.refuse(format!("a subgroup of {size} work-items (a warp has 32)"));
@@ -118,7 +121,7 @@ impl<'a> Emitter<'a> {
         let mut module = String::new();
         let (kernel, needs) = (self.kernel, &self.needs);
         let (major, minor) = needs.version;
-        let _ = writeln!(module, "// {}: {}", comment_of(&kernel.name), crate::VERSION);
+        let _ = writeln!(module, "// {}", comment_of(&kernel.name));
         let _ = write!(module, ".version {major}.{minor}\n.target {}\n.address_size 64\n\n", needs.target);
         self.memory.write_data(&mut module);
         let shared = self.memory.shared_bytes();
@@ -341,8 +344,20 @@ impl<'a> Emitter<'a> {
     /// `a && b`.
     pub(super) fn and(&mut self, a: Operand, b: Operand) -> Operand {
         match (a.bits(), b.bits()) {
-            (Some(bits), _) => if bits == 0 { Operand::truth(false) } else { b },
-            (_, Some(bits)) => if bits == 0 { Operand::truth(false) } else { a },
+            (Some(bits), _) => {
+                if bits == 0 {
+                    Operand::truth(false)
+                } else {
+                    b
+                }
+            }
+            (_, Some(bits)) => {
+                if bits == 0 {
+                    Operand::truth(false)
+                } else {
+                    a
+                }
+            }
             _ => self.make(Class::Pred, "and.pred", &[a, b]),
         }
     }
@@ -350,8 +365,20 @@ impl<'a> Emitter<'a> {
     /// `a || b`.
     pub(super) fn or(&mut self, a: Operand, b: Operand) -> Operand {
         match (a.bits(), b.bits()) {
-            (Some(bits), _) => if bits == 1 { Operand::truth(true) } else { b },
-            (_, Some(bits)) => if bits == 1 { Operand::truth(true) } else { a },
+            (Some(bits), _) => {
+                if bits == 1 {
+                    Operand::truth(true)
+                } else {
+                    b
+                }
+            }
+            (_, Some(bits)) => {
+                if bits == 1 {
+                    Operand::truth(true)
+                } else {
+                    a
+                }
+            }
             _ => self.make(Class::Pred, "or.pred", &[a, b]),
         }
     }

@@ -47,7 +47,9 @@ impl Emitter<'_> {
                 self.store_lanes(ty, &data.0, &data.1, None);
                 Ok(())
             }
+            OpKind::FragmentRepack { from, to } if self.tensor => self.repack_own(op, from, to),
             OpKind::FragmentRepack { from, to } => self.repack(op, from, to),
+            OpKind::Mma(product) if self.tensor => self.mma_own(op, product),
             OpKind::Mma(product) => self.mma(op, product),
             _ => self.refuse("a fragment op of another kind"),
         }
@@ -71,6 +73,9 @@ impl Emitter<'_> {
     /// Where each slot of the own part of a tile lies.
     fn tile_places(&mut self, view: ValueId, indices: &[ValueId], fragment: Fragment) -> Result<Vec<Option<Place>>> {
         let first = self.element_place(view, indices)?;
+        if self.tensor {
+            return self.own_places(view, &first, fragment);
+        }
         let lane = self.lane();
         // What depends on the lane once; slots are a constant distance on.
         let across = self.word_op("and.b32", lane, Operand::word(TILE - 1));

@@ -468,7 +468,8 @@ impl Emitter<'_> {
         let ty = self.view_type(view)?;
         let mut place = first.clone();
         let rank = ty.strides.len();
-        for (axis, at, multiple) in [(rank.wrapping_sub(2), row, multiples[0]), (rank.wrapping_sub(1), column, multiples[1])]
+        for (axis, at, multiple) in
+            [(rank.wrapping_sub(2), row, multiples[0]), (rank.wrapping_sub(1), column, multiples[1])]
         {
             let Some(&stride) = ty.strides.get(axis) else { continue };
             if at.bits() == Some(0) {
@@ -483,7 +484,13 @@ impl Emitter<'_> {
     // ---- accesses
 
     /// `[register+constant]`, and where the access may be made; `None` for everywhere. Reports what fails.
-    pub(super) fn address(&mut self, place: &Place, bytes: u64, size: u64, mask: Option<Operand>) -> (String, Option<Operand>) {
+    pub(super) fn address(
+        &mut self,
+        place: &Place,
+        bytes: u64,
+        size: u64,
+        mask: Option<Operand>,
+    ) -> (String, Option<Operand>) {
         let mut fits = mask;
         let mut base = place.base;
         let mut constant = place.constant;

@@ -8,7 +8,8 @@
 //! - `.target` and `.version` are the least that the kernel needs, never above what the options allow; a choice between
 //!   instructions is made by what they allow.
 //! - Results are those of `eval`, bit for bit, but for the payload of a NaN and for the few functions that the standard library
-//!   computes on the CPU (`expand` names them). Nothing is flushed to zero, fused or approximated.
+//!   computes on the CPU (`expand` names them), and for products of floats on tensor cores (`tensor`). Nothing is flushed to zero,
+//!   fused or approximated.
 //! - A subgroup is a warp. Who takes part in an exchange is followed through branches and loops as the interpreter defines it.
 //! - Pointers are 64 bits; an `index` is held in 32 where facts prove that it fits.
 //! - Elements of memory are assumed to lie on multiples of their size, and buffers to start on [`BUFFER_ALIGN`].
@@ -24,10 +25,11 @@ mod emitter;
 mod fault;
 mod fragment;
 mod memory;
+mod tensor;
 mod text;
 mod vector;
 
-pub use fault::{FAULT_BYTES, Fault, Site};
+pub use fault::{FAULT_BYTES, Fault, Site, SiteKind};
 
 use crate::ir::{Kernel, Parameter, SourceDigest, Span};
 use crate::launch::LaunchProgram;

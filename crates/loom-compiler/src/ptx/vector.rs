@@ -117,7 +117,9 @@ impl Emitter<'_> {
             let raw = self.raw(index)?;
             let index = self.low(raw);
             at = match (at.bits(), index.bits()) {
-                (Some(at), Some(index)) => Operand::word((at as u32).wrapping_mul(extent as u32).wrapping_add(index as u32)),
+                (Some(at), Some(index)) => {
+                    Operand::word((at as u32).wrapping_mul(extent as u32).wrapping_add(index as u32))
+                }
                 (Some(0), None) => index,
                 _ => self.make(Class::Word, "mad.lo.s32", &[at, Operand::word(extent as u32), index]),
             };
