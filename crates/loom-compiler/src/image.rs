@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::diag::Diagnostics;
-use crate::ir::Span;
+use crate::ir::{Kernel, Span};
 use crate::module::Module;
+use crate::ptx;
 use crate::tile::{self, CpuImage};
 
 /// Parses `source` (called `source_name` in messages) and compiles `kernel`, a symbol or export name, with `config` bound.
@@ -30,6 +31,31 @@ impl Module {
         tile::compile(&kernel).map_err(|unsupported| {
             self.refusal(unsupported.span, &format!("{} is not supported on the CPU", unsupported.what))
         })
+    }
+
+    /// Emits `kernel`, a symbol or export name, as PTX, with `config` bound and the text's lines beside the instructions.
+    ///
+    /// # Errors
+    /// As [`Self::specialise`]; and what PTX or the target does not express, at the op it names.
+    pub fn compile_ptx(
+        &self,
+        kernel: &str,
+        config: &BTreeMap<String, String>,
+        options: &ptx::Options,
+    ) -> Result<ptx::Image, Diagnostics> {
+        let kernel = self.specialise(kernel, config)?;
+        self.ptx_of(&kernel, options).map_err(|unsupported| {
+            let message = format!("{} is not supported on {}", unsupported.what, unsupported.target);
+            self.refusal(unsupported.span, &message)
+        })
+    }
+
+    /// The same of a kernel that was specialised from this text.
+    ///
+    /// # Errors
+    /// As [`ptx::emit`].
+    pub fn ptx_of(&self, kernel: &Kernel, options: &ptx::Options) -> Result<ptx::Image, ptx::Unsupported> {
+        ptx::emit(kernel, &self.source, options)
     }
 
     /// One refusal at `span` of the text: what an emitter says of an op that it does not express.
