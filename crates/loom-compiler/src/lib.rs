@@ -47,7 +47,7 @@ pub use diag::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
 pub use image::compile_cpu;
 pub use module::{MAX_SOURCE_BYTES, Module};
 pub use opaque::{Visible, layout_opaque};
-pub use tile::{CpuImage, ImageError, MAX_IMAGE_BYTES};
+pub use tile::{CpuImage, ImageError, MAX_IMAGE_BYTES, Origin};
 
 /// This compiler: the crate's version, and a name for the state of its sources. Two with one version make the same images of
 /// the same text and read each other's encoded ones.
