@@ -443,6 +443,12 @@ pub enum Op {
     Convert(Convert, ScalarType, ScalarType),
     /// `(T, T, f32) -> f32`: the narrow floats are extended, exactly, and then fused: no other rounding than the fma's.
     FmaExtended(ScalarType),
+    /// `t·(a - b) + b` of `t`, `a` and `b`, f32: the difference is rounded, product and sum once together.
+    Blend,
+    /// `(a - b)·c`, f32: difference and product are rounded.
+    ScaledDifference,
+    /// `exp(a - b)`, f32: the difference is rounded.
+    ExpDifference,
 }
 
 impl Op {
@@ -464,8 +470,8 @@ impl Op {
     pub const fn operands(self) -> usize {
         match self {
             Self::Move(_) | Self::Unary(..) | Self::Classify(..) | Self::Convert(..) => 1,
-            Self::Binary(..) | Self::CompareI(..) | Self::CompareF(..) => 2,
-            Self::Ternary(..) | Self::Select(_) | Self::FmaExtended(_) => 3,
+            Self::Binary(..) | Self::CompareI(..) | Self::CompareF(..) | Self::ExpDifference => 2,
+            Self::Ternary(..) | Self::Select(_) | Self::FmaExtended(_) | Self::Blend | Self::ScaledDifference => 3,
         }
     }
 
@@ -487,6 +493,7 @@ impl Op {
                     ty
                 }
             }
+            Self::Blend | Self::ScaledDifference | Self::ExpDifference => ScalarType::F32,
             Self::FmaExtended(ty) => {
                 if at == 2 {
                     ScalarType::F32
@@ -519,6 +526,15 @@ impl Op {
                 let [a, b] = [a, b].map(|bits| convert(Convert::ExtF, ty, ScalarType::F32, bits));
                 ternary(Ternary::FmaF, ScalarType::F32, a, b, c)
             }
+            Self::Blend => {
+                let difference = binary(Binary::SubF, ScalarType::F32, b, c);
+                ternary(Ternary::FmaF, ScalarType::F32, a, difference, c)
+            }
+            Self::ExpDifference => unary(Unary::ExpF, ScalarType::F32, binary(Binary::SubF, ScalarType::F32, a, b)),
+            Self::ScaledDifference => {
+                let difference = binary(Binary::SubF, ScalarType::F32, a, b);
+                binary(Binary::MulF, ScalarType::F32, difference, c)
+            }
         }
     }
 
@@ -528,7 +544,7 @@ impl Op {
             Self::Move(ty) | Self::Unary(_, ty) | Self::Binary(_, ty) | Self::Ternary(_, ty) | Self::Select(ty) => ty,
             Self::CompareI(..) | Self::CompareF(..) | Self::Classify(..) => ScalarType::I1,
             Self::Convert(_, _, ty) => ty,
-            Self::FmaExtended(_) => ScalarType::F32,
+            Self::FmaExtended(_) | Self::Blend | Self::ScaledDifference | Self::ExpDifference => ScalarType::F32,
         }
     }
 }

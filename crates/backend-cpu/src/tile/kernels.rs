@@ -19,21 +19,64 @@ use crate::isa::Isa;
 /// Elements that are read before any of their results is written.
 const CHUNK: usize = 16;
 
-/// A run of elements, or one element that stands for all.
+/// Elements, one for each `run` results: one each, one for all, or one for each segment of a tile.
 #[derive(Clone, Copy)]
 pub(super) struct Operand {
     /// The first.
     pub at: *const u8,
+    /// How many results share an element.
+    pub run: usize,
+}
+
+impl Operand {
+    /// One element for each result.
+    pub fn each(at: *const u8) -> Self {
+        Self { at, run: 1 }
+    }
+
+    /// One element for all results.
+    pub fn one(at: *const u8) -> Self {
+        Self { at, run: usize::MAX }
+    }
+
     /// Whether there is one for each result.
-    pub each: bool,
+    pub fn is_each(self) -> bool {
+        self.run == 1
+    }
+
+    /// Which element is result `i`'s.
+    pub fn index(self, i: usize) -> usize {
+        match self.run {
+            1 => i,
+            run => i / run,
+        }
+    }
+
+    /// The operand of the results after `done`, a multiple of `run` unless one element is for all.
+    #[inline(always)]
+    fn after<T>(self, done: usize) -> Self {
+        let elements = match self.run {
+            1 => done,
+            usize::MAX => 0,
+            run => done / run,
+        };
+        Self { at: self.at.wrapping_add(elements * size_of::<T>()), ..self }
+    }
+}
+
+/// How many results from the first on have the same element of every operand that has not one for each.
+#[inline(always)]
+fn span<const N: usize>(operands: [Operand; N], n: usize) -> usize {
+    operands.iter().fold(n, |span, operand| if operand.run == 1 { span } else { span.min(operand.run) })
 }
 
 /// Applies the op to `n` elements.
 ///
 /// # Safety
 ///
-/// `to` is valid for writing `n` results, each operand for reading `n` elements (one, if not `each`); operands that
-/// overlap the result start where it starts, or are dead once it is written. The set of instructions is available.
+/// `to` is valid for writing `n` results, each operand for reading one element for each of its runs in `n`; operands that
+/// overlap the result start where it starts, or are dead once it is written. Runs are 1, at least `n`, or all alike. The set
+/// of instructions is available.
 pub(super) type Map = unsafe fn(op: Op, to: *mut u8, from: [Operand; 3], n: usize);
 
 /// The bits of `n` elements of the type combined, `n` at least 1, in the order of [`OpKind::SubgroupReduce`].
@@ -44,6 +87,14 @@ pub(super) type Map = unsafe fn(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
 ///
 /// [`OpKind::SubgroupReduce`]: loom_compiler::ops::OpKind::SubgroupReduce
 pub(super) type Fold = unsafe fn(combine: Combine, ty: ScalarType, from: *const u8, n: usize) -> u64;
+
+/// The bits of the sum of `n` terms of f32, `n` at least 1, each rounded as it is made; in the order of [`Fold`]. The terms are
+/// products with `b`'s elements, or squares of differences from the one element of `b`.
+///
+/// # Safety
+///
+/// `a` is valid for reading `n` elements, `b` for as many or one. The set of instructions is available.
+pub(super) type FoldTerms = unsafe fn(a: *const u8, b: *const u8, n: usize) -> u64;
 
 /// Writes element `i ^ distance` of `from` to element `i` of `to`, for `n` elements of `bytes` bytes, 32 at a time.
 ///
@@ -58,6 +109,8 @@ pub(super) type Swap = unsafe fn(bytes: u64, to: *mut u8, from: *const u8, n: us
 pub(super) struct Loops {
     pub map: Map,
     pub fold: Fold,
+    pub fold_products: FoldTerms,
+    pub fold_squares: FoldTerms,
     pub swap: Swap,
     pub products: Products,
 }
@@ -65,11 +118,32 @@ pub(super) struct Loops {
 /// The loops compiled for `isa`, which must be available.
 pub(super) fn loops(isa: Isa) -> Loops {
     let products = products(isa);
-    let portable = Loops { map: portable, fold: fold_portable, swap: swap_portable, products };
+    let portable = Loops {
+        map: portable,
+        fold: fold_portable,
+        fold_products: fold_products_portable,
+        fold_squares: fold_squares_portable,
+        swap: swap_portable,
+        products,
+    };
     #[cfg(target_arch = "x86_64")]
-    let avx2 = Loops { map: avx2, fold: fold_avx2, swap: swap_avx2, products };
+    let avx2 = Loops {
+        map: avx2,
+        fold: fold_avx2,
+        fold_products: fold_products_avx2,
+        fold_squares: fold_squares_avx2,
+        swap: swap_avx2,
+        products,
+    };
     #[cfg(target_arch = "x86_64")]
-    let avx512 = Loops { map: avx512, fold: fold_avx512, swap: swap_avx512, products };
+    let avx512 = Loops {
+        map: avx512,
+        fold: fold_avx512,
+        fold_products: fold_products_avx512,
+        fold_squares: fold_squares_avx512,
+        swap: swap_avx512,
+        products,
+    };
     match isa {
         Isa::Portable => portable,
         #[cfg(target_arch = "x86_64")]
@@ -134,6 +208,8 @@ macro_rules! each_set {
     };
 }
 each_set!(fold_any: fold_portable fold_avx2 fold_avx512 (combine: Combine, ty: ScalarType, from: *const u8, n: usize) -> u64);
+each_set!(fold_products_any: fold_products_portable fold_products_avx2 fold_products_avx512 (a: *const u8, b: *const u8, n: usize) -> u64);
+each_set!(fold_squares_any: fold_squares_portable fold_squares_avx2 fold_squares_avx512 (a: *const u8, b: *const u8, n: usize) -> u64);
 each_set!(swap_any: swap_portable swap_avx2 swap_avx512 (bytes: u64, to: *mut u8, from: *const u8, n: usize, distance: usize));
 
 #[inline(always)]
@@ -161,41 +237,113 @@ unsafe fn fold_any(combine: Combine, ty: ScalarType, from: *const u8, n: usize) 
 }
 
 #[inline(always)]
+unsafe fn fold_products_any(a: *const u8, b: *const u8, n: usize) -> u64 {
+    let (a, b) = (a.cast::<f32>(), b.cast::<f32>());
+    // SAFETY: the caller's promises are `FoldTerms`'s: elements below `n` are read.
+    let sum = unsafe {
+        let product = |at: usize| a.add(at).read_unaligned() * b.add(at).read_unaligned();
+        let products = |at: usize| {
+            let (a, b) = (chunk(a.add(at)), chunk(b.add(at)));
+            let mut r = [0.0; CHUNK];
+            for i in 0..CHUNK {
+                r[i] = a[i] * b[i];
+            }
+            r
+        };
+        folded(n, product, products, |a, b| a + b)
+    };
+    u64::from(sum.to_bits())
+}
+
+#[inline(always)]
+unsafe fn fold_squares_any(a: *const u8, b: *const u8, n: usize) -> u64 {
+    let a = a.cast::<f32>();
+    // SAFETY: the caller's promises are `FoldTerms`'s: elements below `n` are read, and the first of `b`.
+    let sum = unsafe {
+        let b = b.cast::<f32>().read_unaligned();
+        let square = |at: usize| {
+            let difference = a.add(at).read_unaligned() - b;
+            difference * difference
+        };
+        let squares = |at: usize| {
+            let a = chunk(a.add(at));
+            let mut r = [0.0; CHUNK];
+            for i in 0..CHUNK {
+                r[i] = (a[i] - b) * (a[i] - b);
+            }
+            r
+        };
+        folded(n, square, squares, |a, b| a + b)
+    };
+    u64::from(sum.to_bits())
+}
+
+/// Partial results of a reduction: two chunks of them, which loops over a chunk are compiled best for.
+const CHAINS: usize = REDUCTION_CHAINS;
+const _: () = assert!(CHAINS == 2 * CHUNK);
+
+#[inline(always)]
 unsafe fn fold_as<T: Copy + Default>(from: *const T, n: usize, f: impl Fn(T, T) -> T) -> T {
-    const CHAINS: usize = REDUCTION_CHAINS;
-    let mut sums = [T::default(); CHAINS];
-    // SAFETY: for all of it, elements below `n` are read.
-    unsafe {
-        if n < CHAINS {
-            std::ptr::copy_nonoverlapping(from.cast::<u8>(), sums.as_mut_ptr().cast::<u8>(), n * size_of::<T>());
-            let mut width = CHAINS / 2;
-            let mut held = n;
-            while width > 0 {
-                for c in 0..held.saturating_sub(width) {
-                    sums[c] = f(sums[c], sums[c + width]);
-                }
-                held = held.min(width);
-                width /= 2;
+    // SAFETY: elements below `n` are read.
+    unsafe { folded(n, |at| from.add(at).read_unaligned(), |at| chunk(from.add(at)), f) }
+}
+
+/// Combines `n` values: `one(i)` is a value, `some(i)` a chunk of them.
+#[inline(always)]
+fn folded<T: Copy + Default>(
+    n: usize,
+    one: impl Fn(usize) -> T,
+    some: impl Fn(usize) -> [T; CHUNK],
+    f: impl Fn(T, T) -> T,
+) -> T {
+    if n < CHAINS {
+        let mut sums = [T::default(); CHAINS];
+        for (at, sum) in sums.iter_mut().enumerate().take(n) {
+            *sum = one(at);
+        }
+        let mut width = CHAINS / 2;
+        let mut held = n;
+        while width > 0 {
+            for c in 0..held.saturating_sub(width) {
+                sums[c] = f(sums[c], sums[c + width]);
             }
-            return sums[0];
+            held = held.min(width);
+            width /= 2;
         }
-        sums = from.cast::<[T; CHAINS]>().read_unaligned();
-        let mut at = CHAINS;
-        while at + CHAINS <= n {
-            let next = from.add(at).cast::<[T; CHAINS]>().read_unaligned();
-            for c in 0..CHAINS {
-                sums[c] = f(sums[c], next[c]);
-            }
-            at += CHAINS;
-        }
-        for (c, sum) in sums.iter_mut().enumerate().take(n - at) {
-            *sum = f(*sum, from.add(at + c).read_unaligned());
-        }
+        return sums[0];
     }
-    // Written out, so that each step is one of vectors.
-    let mut s16 = [T::default(); 16];
-    for c in 0..16 {
-        s16[c] = f(sums[c], sums[c + 16]);
+    let (mut low, mut high) = (some(0), some(CHUNK));
+    let mut at = CHAINS;
+    while at + CHAINS <= n {
+        let (next, after) = (some(at), some(at + CHUNK));
+        for c in 0..CHUNK {
+            low[c] = f(low[c], next[c]);
+        }
+        for c in 0..CHUNK {
+            high[c] = f(high[c], after[c]);
+        }
+        at += CHAINS;
+    }
+    if at < n {
+        let mut sums = [T::default(); CHAINS];
+        sums[..CHUNK].copy_from_slice(&low);
+        sums[CHUNK..].copy_from_slice(&high);
+        for (c, sum) in sums.iter_mut().enumerate().take(n - at) {
+            *sum = f(*sum, one(at + c));
+        }
+        low.copy_from_slice(&sums[..CHUNK]);
+        high.copy_from_slice(&sums[CHUNK..]);
+    }
+    butterfly(&low, &high, f)
+}
+
+/// The last steps of a reduction. On its own: what is done to two values at the end would else make the compiler think of the
+/// whole reduction as one of pairs.
+#[inline(never)]
+fn butterfly<T: Copy + Default>(low: &[T; CHUNK], high: &[T; CHUNK], f: impl Fn(T, T) -> T) -> T {
+    let mut s16 = [T::default(); CHUNK];
+    for c in 0..CHUNK {
+        s16[c] = f(low[c], high[c]);
     }
     let mut s8 = [T::default(); 8];
     for c in 0..8 {
@@ -281,7 +429,7 @@ impl<T: Copy + Default> Chunks<T> {
     #[inline(always)]
     unsafe fn new(operand: Operand) -> Self {
         let at = operand.at.cast::<T>();
-        if operand.each {
+        if operand.is_each() {
             return Self { at, step: 1, local: MaybeUninit::uninit() };
         }
         // SAFETY: the caller's operand is valid for one element.
@@ -330,114 +478,195 @@ unsafe fn finish<R>(partial: &MaybeUninit<[R; CHUNK]>, to: *mut R, count: usize)
     }
 }
 
-#[inline(always)]
-unsafe fn map1<A: Copy + Default, R: Copy + Default>(to: *mut u8, [a, ..]: [Operand; 3], n: usize, f: impl Fn(A) -> R) {
-    let to = to.cast::<R>();
-    let (whole, rest) = (n - n % CHUNK, n % CHUNK);
-    let mut partial = MaybeUninit::<[R; CHUNK]>::uninit();
-    // SAFETY: the caller's promises are `Map`'s; whole chunks are within `n`, the rest is copied out and in.
-    unsafe {
-        let mut a = Chunks::<A>::new(a);
-        let (mut pa, sa) = (a.start(), a.step * CHUNK);
-        let (mut out, mut first) = (to, 0);
-        while first < n {
-            if first == whole {
-                pa = a.tail(first, rest);
-                out = partial.as_mut_ptr().cast();
-            }
-            let x = chunk(pa);
+/// `$map`, the loop of an op with such operands, of two chunks a turn while there are two; `$with` for either, and one; `$chunk` for one chunk.
+macro_rules! maps {
+    ($map:ident $with:ident $chunk:ident: $($operand:ident $ty:ident $at:ident $x:ident $step:ident),*) => {
+        #[inline(always)]
+        unsafe fn $map<$($ty: Copy + Default,)* R: Copy + Default>(
+            to: *mut u8,
+            from: [Operand; 3],
+            n: usize,
+            f: impl Fn($($ty),*) -> R,
+        ) {
+            // SAFETY: the caller's promises are `Map`'s.
+            unsafe { $with::<true, $($ty,)* R>(to, from, n, f) }
+        }
+
+        /// The results of a chunk. A function, as closures are not sure to be compiled into their callers, for whose instructions.
+        #[inline(always)]
+        fn $chunk<$($ty: Copy,)* R: Copy + Default>($($x: [$ty; CHUNK],)* f: &impl Fn($($ty),*) -> R) -> [R; CHUNK] {
             let mut r = [R::default(); CHUNK];
             for i in 0..CHUNK {
-                r[i] = f(x[i]);
+                r[i] = f($($x[i]),*);
             }
-            out.cast::<[R; CHUNK]>().write_unaligned(r);
-            out = out.wrapping_add(CHUNK);
-            pa = pa.wrapping_add(sa);
-            first += CHUNK;
+            r
         }
-        finish(&partial, to.add(whole), rest);
-    }
+
+        /// Functions of many instructions take one chunk a turn: `TWO` is false.
+        #[inline(always)]
+        unsafe fn $with<const TWO: bool, $($ty: Copy + Default,)* R: Copy + Default>(
+            to: *mut u8,
+            [$($operand,)* ..]: [Operand; 3],
+            n: usize,
+            f: impl Fn($($ty),*) -> R,
+        ) {
+            let (mut to, mut left) = (to.cast::<R>(), n);
+            $(let mut $operand = $operand;)*
+            let span = span([$($operand),*], n);
+            let mut partial = MaybeUninit::<[R; CHUNK]>::uninit();
+            while left > 0 {
+                let n = span.min(left);
+                let (whole, rest) = (n - n % CHUNK, n % CHUNK);
+                // SAFETY: the caller's promises are `Map`'s; whole chunks are within `n`, the rest is copied out and in.
+                unsafe {
+                    $(
+                        let mut $at = Chunks::<$ty>::new($operand);
+                        let (mut $x, $step) = ($at.start(), $at.step * CHUNK);
+                    )*
+                    let (mut out, mut first) = (to.cast::<[R; CHUNK]>(), 0);
+                    while TWO && first + 2 * CHUNK <= n {
+                        let r = $chunk($(chunk($x),)* &f);
+                        let next = $chunk($(chunk($x.wrapping_add($step)),)* &f);
+                        out.write_unaligned(r);
+                        out.wrapping_add(1).write_unaligned(next);
+                        out = out.wrapping_add(2);
+                        $($x = $x.wrapping_add(2 * $step);)*
+                        first += 2 * CHUNK;
+                    }
+                    while first < n {
+                        if first == whole {
+                            $($x = $at.tail(first, rest);)*
+                            out = partial.as_mut_ptr();
+                        }
+                        out.write_unaligned($chunk($(chunk($x),)* &f));
+                        out = out.wrapping_add(1);
+                        $($x = $x.wrapping_add($step);)*
+                        first += CHUNK;
+                    }
+                    finish(&partial, to.wrapping_add(whole), rest);
+                }
+                to = to.wrapping_add(n);
+                left -= n;
+                $($operand = $operand.after::<$ty>(n);)*
+            }
+        }
+    };
+}
+maps!(map1 map1_with chunk1: a A pa x sa);
+maps!(map2 map2_with chunk2: a A pa x sa, b B pb y sb);
+maps!(map3 map3_with chunk3: a A pa x sa, b B pb y sb, c C pc z sc);
+
+/// [`map1`] of a function of many instructions.
+#[inline(always)]
+unsafe fn long1<A: Copy + Default, R: Copy + Default>(to: *mut u8, from: [Operand; 3], n: usize, f: impl Fn(A) -> R) {
+    // SAFETY: the caller's promises are `Map`'s.
+    unsafe { map1_with::<false, A, R>(to, from, n, f) }
 }
 
+/// [`map2`] of one.
 #[inline(always)]
-unsafe fn map2<A: Copy + Default, B: Copy + Default, R: Copy + Default>(
+unsafe fn long2<A: Copy + Default, B: Copy + Default, R: Copy + Default>(
     to: *mut u8,
-    [a, b, _]: [Operand; 3],
+    from: [Operand; 3],
     n: usize,
     f: impl Fn(A, B) -> R,
 ) {
-    let to = to.cast::<R>();
-    let (whole, rest) = (n - n % CHUNK, n % CHUNK);
-    let mut partial = MaybeUninit::<[R; CHUNK]>::uninit();
-    // SAFETY: as in `map1`.
-    unsafe {
-        let (mut a, mut b) = (Chunks::<A>::new(a), Chunks::<B>::new(b));
-        let (mut pa, sa) = (a.start(), a.step * CHUNK);
-        let (mut pb, sb) = (b.start(), b.step * CHUNK);
-        let (mut out, mut first) = (to, 0);
-        while first < n {
-            if first == whole {
-                (pa, pb) = (a.tail(first, rest), b.tail(first, rest));
-                out = partial.as_mut_ptr().cast();
-            }
-            let (x, y) = (chunk(pa), chunk(pb));
-            let mut r = [R::default(); CHUNK];
-            for i in 0..CHUNK {
-                r[i] = f(x[i], y[i]);
-            }
-            out.cast::<[R; CHUNK]>().write_unaligned(r);
-            out = out.wrapping_add(CHUNK);
-            (pa, pb) = (pa.wrapping_add(sa), pb.wrapping_add(sb));
-            first += CHUNK;
+    // SAFETY: the caller's promises are `Map`'s.
+    unsafe { map2_with::<false, A, B, R>(to, from, n, f) }
+}
+
+/// For each run of the operand `$one`: its element as `$value`, the first result as `$at`, how many as `$count`. No closure: one
+/// that is not compiled into its caller is not compiled for the set of instructions.
+macro_rules! each_run {
+    ($one:ident, $n:expr, |$value:ident, $at:ident, $count:ident| $loop:expr) => {
+        let (mut one, mut $at) = ($one, 0);
+        while $at < $n {
+            let $count = one.run.min($n - $at);
+            let $value = one.at.cast::<f32>().read_unaligned();
+            $loop;
+            $at += $count;
+            one = one.after::<f32>($count);
         }
-        finish(&partial, to.add(whole), rest);
+    };
+}
+
+/// [`map2`] of the ops that are most used: what is one element stays in a register.
+#[inline(always)]
+unsafe fn hot2(to: *mut u8, [a, b, c]: [Operand; 3], n: usize, f: impl Fn(f32, f32) -> f32) {
+    // SAFETY: the caller's promises are `Map`'s.
+    unsafe {
+        match (a.is_each(), b.is_each()) {
+            (false, true) => {
+                each_run!(a, n, |x, at, n| map1(to.add(4 * at), [b.after::<f32>(at); 3], n, |y| f(x, y)));
+            }
+            (true, false) => {
+                each_run!(b, n, |y, at, n| map1(to.add(4 * at), [a.after::<f32>(at); 3], n, |x| f(x, y)));
+            }
+            _ => map2(to, [a, b, c], n, f),
+        }
+    }
+}
+
+/// [`map3`], likewise.
+#[inline(always)]
+unsafe fn hot3(to: *mut u8, [a, b, c]: [Operand; 3], n: usize, f: impl Fn(f32, f32, f32) -> f32) {
+    // SAFETY: the caller's promises are `Map`'s.
+    unsafe {
+        let [ea, eb, ec] = [a, b, c].map(Operand::is_each);
+        if !ea && eb && ec {
+            each_run!(a, n, |x, at, n| {
+                let rest = [b.after::<f32>(at), c.after::<f32>(at), c];
+                map2(to.add(4 * at), rest, n, |y, z| f(x, y, z))
+            });
+        } else if ea && !eb && ec {
+            each_run!(b, n, |y, at, n| {
+                let rest = [a.after::<f32>(at), c.after::<f32>(at), c];
+                map2(to.add(4 * at), rest, n, |x, z| f(x, y, z))
+            });
+        } else if ea && eb && !ec {
+            each_run!(c, n, |z, at, n| {
+                let rest = [a.after::<f32>(at), b.after::<f32>(at), c];
+                map2(to.add(4 * at), rest, n, |x, y| f(x, y, z))
+            });
+        } else if ea && !eb && b.run == c.run {
+            each_run!(b, n, |y, at, n| {
+                let z = c.at.cast::<f32>().add(c.index(at)).read_unaligned();
+                map1(to.add(4 * at), [a.after::<f32>(at); 3], n, |x| f(x, y, z))
+            });
+        } else {
+            map3(to, [a, b, c], n, f);
+        }
+    }
+}
+
+/// `exp(a - b)`.
+#[inline(always)]
+unsafe fn exp_difference(to: *mut u8, [a, b, c]: [Operand; 3], n: usize) {
+    // SAFETY: the caller's promises are `Map`'s.
+    unsafe {
+        if a.is_each() && !b.is_each() {
+            each_run!(b, n, |y, at, n| long1(to.add(4 * at), [a.after::<f32>(at); 3], n, |x: f32| math::exp(x - y)));
+        } else {
+            long2(to, [a, b, c], n, |x: f32, y: f32| math::exp(x - y));
+        }
     }
 }
 
 #[inline(always)]
-unsafe fn map3<A: Copy + Default, B: Copy + Default, T: Copy + Default>(
-    to: *mut u8,
-    [a, b, c]: [Operand; 3],
-    n: usize,
-    f: impl Fn(A, B, T) -> T,
-) {
-    let to = to.cast::<T>();
-    let (whole, rest) = (n - n % CHUNK, n % CHUNK);
-    let mut partial = MaybeUninit::<[T; CHUNK]>::uninit();
-    // SAFETY: as in `map1`.
-    unsafe {
-        let (mut a, mut b, mut c) = (Chunks::<A>::new(a), Chunks::<B>::new(b), Chunks::<T>::new(c));
-        let (mut pa, sa) = (a.start(), a.step * CHUNK);
-        let (mut pb, sb) = (b.start(), b.step * CHUNK);
-        let (mut pc, sc) = (c.start(), c.step * CHUNK);
-        let (mut out, mut first) = (to, 0);
-        while first < n {
-            if first == whole {
-                (pa, pb, pc) = (a.tail(first, rest), b.tail(first, rest), c.tail(first, rest));
-                out = partial.as_mut_ptr().cast();
+unsafe fn fill<T: Copy>(to: *mut u8, mut from: Operand, n: usize) {
+    let (mut to, mut left) = (to.cast::<T>(), n);
+    while left > 0 {
+        let count = from.run.min(left);
+        // SAFETY: the caller has an element for each run there, and room for `n`.
+        unsafe {
+            let one = from.at.cast::<T>().read_unaligned();
+            for i in 0..count {
+                to.add(i).write_unaligned(one);
             }
-            let (x, y, z) = (chunk(pa), chunk(pb), chunk(pc));
-            let mut r = [T::default(); CHUNK];
-            for i in 0..CHUNK {
-                r[i] = f(x[i], y[i], z[i]);
-            }
-            out.cast::<[T; CHUNK]>().write_unaligned(r);
-            out = out.wrapping_add(CHUNK);
-            (pa, pb, pc) = (pa.wrapping_add(sa), pb.wrapping_add(sb), pc.wrapping_add(sc));
-            first += CHUNK;
+            to = to.add(count);
         }
-        finish(&partial, to.add(whole), rest);
-    }
-}
-
-#[inline(always)]
-unsafe fn fill<T: Copy>(to: *mut u8, one: *const u8, n: usize) {
-    // SAFETY: the caller has one element there, and room for `n`.
-    unsafe {
-        let (to, one) = (to.cast::<T>(), one.cast::<T>().read_unaligned());
-        for i in 0..n {
-            to.add(i).write_unaligned(one);
-        }
+        left -= count;
+        from = from.after::<T>(count);
     }
 }
 
@@ -448,16 +677,16 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
     unsafe {
         match op {
             // An operand may overlap the result where memory is moved to memory.
-            Op::Move(ty) if from[0].each => std::ptr::copy(from[0].at, to, n * ty.bytes() as usize),
+            Op::Move(ty) if from[0].is_each() => std::ptr::copy(from[0].at, to, n * ty.bytes() as usize),
             Op::Move(ty) => match ty.bytes() {
-                1 => to.write_bytes(from[0].at.read(), n),
-                2 => fill::<u16>(to, from[0].at, n),
-                4 => fill::<u32>(to, from[0].at, n),
-                _ => fill::<u64>(to, from[0].at, n),
+                1 => fill::<u8>(to, from[0], n),
+                2 => fill::<u16>(to, from[0], n),
+                4 => fill::<u32>(to, from[0], n),
+                _ => fill::<u64>(to, from[0], n),
             },
             Op::Unary(unary, S::F32) => unary_f32::<MATH>(unary, op, to, from, n),
             Op::Binary(binary, S::F32) => binary_f32::<MATH>(binary, op, to, from, n),
-            Op::Ternary(Ternary::FmaF, S::F32) if MATH => map3(to, from, n, f32::mul_add),
+            Op::Ternary(Ternary::FmaF, S::F32) if MATH => hot3(to, from, n, f32::mul_add),
             Op::Ternary(Ternary::ClampOrderedF, S::F32) => map3(to, from, n, |v: f32, low: f32, high: f32| {
                 let r = if v < low { low } else { v };
                 if r > high { high } else { r }
@@ -519,7 +748,12 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
             Op::FmaExtended(S::F16) if MATH => {
                 map3(to, from, n, |a: u16, b: u16, c: f32| f16_to_f32(a).mul_add(f16_to_f32(b), c))
             }
+            Op::Blend if MATH => hot3(to, from, n, blend),
+            Op::ScaledDifference => hot3(to, from, n, scaled_difference),
+            Op::ExpDifference if MATH => exp_difference(to, from, n),
             Op::FmaExtended(_)
+            | Op::ExpDifference
+            | Op::Blend
             | Op::Unary(..)
             | Op::Binary(..)
             | Op::Ternary(..)
@@ -529,6 +763,16 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
             | Op::Convert(..) => each(op, to, from, n),
         }
     }
+}
+
+#[inline(always)]
+fn blend(t: f32, a: f32, b: f32) -> f32 {
+    t.mul_add(a - b, b)
+}
+
+#[inline(always)]
+fn scaled_difference(a: f32, b: f32, c: f32) -> f32 {
+    (a - b) * c
 }
 
 #[inline(always)]
@@ -584,7 +828,7 @@ unsafe fn unary_f32<const MATH: bool>(unary: Unary, op: Op, to: *mut u8, from: [
                 Unary::AbsF => map1(to, from, n, |x: u32| x & 0x7fff_ffff),
                 Unary::SqrtF => map1(to, from, n, math::sqrt),
                 Unary::RsqrtF => map1(to, from, n, math::rsqrt),
-                $(Unary::$name if MATH => map1(to, from, n, $f),)*
+                $(Unary::$name if MATH => long1(to, from, n, $f),)*
                 _ => each(op, to, from, n),
             } }
         };
@@ -626,17 +870,17 @@ unsafe fn binary_f32<const MATH: bool>(binary: Binary, op: Op, to: *mut u8, from
     // SAFETY: the caller's promises are `Map`'s.
     unsafe {
         match binary {
-            Binary::AddF => map2(to, from, n, |a: f32, b: f32| a + b),
-            Binary::SubF => map2(to, from, n, |a: f32, b: f32| a - b),
-            Binary::MulF => map2(to, from, n, |a: f32, b: f32| a * b),
+            Binary::AddF => hot2(to, from, n, |a: f32, b: f32| a + b),
+            Binary::SubF => hot2(to, from, n, |a: f32, b: f32| a - b),
+            Binary::MulF => hot2(to, from, n, |a: f32, b: f32| a * b),
             Binary::DivF => map2(to, from, n, |a: f32, b: f32| a / b),
             Binary::CopySignF => map2(to, from, n, f32::copysign),
             Binary::MinNumF => map2(to, from, n, math::minnum),
             Binary::MaxNumF => map2(to, from, n, math::maxnum),
             Binary::MinimumF => map2(to, from, n, math::minimum),
             Binary::MaximumF => map2(to, from, n, math::maximum),
-            Binary::PowF if MATH => map2(to, from, n, math::pow),
-            Binary::GeluLogisticF if MATH => map2(to, from, n, math::gelu_logistic),
+            Binary::PowF if MATH => long2(to, from, n, math::pow),
+            Binary::GeluLogisticF if MATH => long2(to, from, n, math::gelu_logistic),
             _ => each(op, to, from, n),
         }
     }
@@ -771,7 +1015,7 @@ unsafe fn each(op: Op, to: *mut u8, from: [Operand; 3], n: usize) {
         for (at, value) in values.iter_mut().enumerate().take(op.operands()) {
             let operand = from[at];
             // SAFETY: the caller's promises are `Map`'s.
-            *value = unsafe { bits(op.operand(at), operand.at, if operand.each { i } else { 0 }) };
+            *value = unsafe { bits(op.operand(at), operand.at, operand.index(i)) };
         }
         // SAFETY: as above.
         unsafe { set_bits(op.result(), to, i, op.evaluate(values)) };

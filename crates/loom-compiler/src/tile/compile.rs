@@ -32,7 +32,7 @@ use super::liveness::Liveness;
 use super::program::*;
 use super::uniform::{self, Ids};
 use crate::ir::{BlockId, Body, Kernel, Op as IrOp, ParameterKind, Span, ValueId};
-use crate::ops::{Axis, Binary, Combine, Convert, Element, IdKind, IntPredicate, OpKind, Ternary};
+use crate::ops::{Axis, Binary, Combine, Convert, Element, IdKind, IntPredicate, OpKind, Ternary, Unary};
 use crate::types::{Dim, ScalarType, Type};
 
 /// Items of a tile, unless a workgroup that must lie in one tile is larger, or there is room for more.
@@ -85,14 +85,11 @@ enum Lane {
     /// A load that its users will make, each for himself.
     Memory(Access),
     /// One element a segment.
-    Segment {
-        ty: ScalarType,
-        reg: Reg,
-    },
-    /// A narrow float that a fused multiply-add will extend.
-    Narrow {
-        ty: ScalarType,
-        lane: Box<Lane>,
+    Segment(Reg),
+    /// An op that has not been made: its only user takes it into its own.
+    Later {
+        op: Op,
+        from: Box<[Lane]>,
     },
     /// `i1`: `value predicate limit`, 64 bits.
     Compare {
@@ -240,7 +237,7 @@ impl<'a> Compiler<'a> {
                 blocks: vec![Vec::new()],
                 sites: Vec::new(),
             },
-            frame: Frame::new(capacity),
+            frame: Frame::new(),
             constants: BTreeMap::new(),
             builtins: BTreeMap::new(),
             values: vec![None; body.values.len()],
@@ -325,7 +322,16 @@ impl<'a> Compiler<'a> {
     }
 
     fn take(&mut self, ty: ScalarType) -> Result<Reg> {
-        match self.frame.take(ty) {
+        self.take_few(ty, self.program.capacity)
+    }
+
+    /// A register of one element a segment.
+    fn take_segments(&mut self, ty: ScalarType) -> Result<Reg> {
+        self.take_few(ty, self.program.segments_max())
+    }
+
+    fn take_few(&mut self, ty: ScalarType, elements: u32) -> Result<Reg> {
+        match self.frame.take(ty, elements) {
             Some(reg) => Ok(reg),
             None => self.unsupported("a kernel with more than 64 MiB of live values in a tile"),
         }
@@ -351,16 +357,14 @@ impl<'a> Compiler<'a> {
             Lane::Uniform(word) => Source::Slot(self.slot_of(*word)),
             Lane::Reg(reg) => Source::Reg(*reg),
             Lane::Memory(access) => Source::Memory(*access),
-            Lane::Segment { ty, reg } => {
-                let to = self.take(*ty)?;
-                self.emit(Inst::Repeat { ty: *ty, to, from: *reg })?;
-                Source::Reg(to)
-            }
-            Lane::Narrow { ty, lane } => {
-                let from = self.source(lane)?;
-                let to = self.take(ScalarType::F32)?;
-                let op = Op::Convert(Convert::ExtF, *ty, ScalarType::F32);
-                self.emit(Inst::Map { op, to: Target::Reg(to), from: [from; 3] })?;
+            Lane::Segment(reg) => Source::Segment(*reg),
+            Lane::Later { op, from } => {
+                let mut sources = [Source::Slot(Slot(0)); 3];
+                for (source, lane) in sources.iter_mut().zip(from) {
+                    *source = self.source(lane)?;
+                }
+                let to = self.take(op.result())?;
+                self.emit(Inst::Map { op: *op, to: Target::Reg(to), from: sources })?;
                 Source::Reg(to)
             }
             Lane::Affine(line) => {
@@ -426,7 +430,7 @@ impl<'a> Compiler<'a> {
         if let Some(lane) = self.affine_op(op, from)? {
             return Ok(lane);
         }
-        if to.is_none() && from.iter().all(|lane| matches!(lane, Lane::Uniform(_) | Lane::Segment { .. })) {
+        if to.is_none() && from.iter().all(|lane| matches!(lane, Lane::Uniform(_) | Lane::Segment(_))) {
             return self.map_segments(op, from);
         }
         self.map(op, from, to)
@@ -437,13 +441,13 @@ impl<'a> Compiler<'a> {
         let mut sources = [Source::Slot(Slot(0)); 3];
         for (source, lane) in sources.iter_mut().zip(from) {
             *source = match lane {
-                Lane::Segment { reg, .. } => Source::Reg(*reg),
+                Lane::Segment(reg) => Source::Reg(*reg),
                 lane => self.source(lane)?,
             };
         }
-        let to = self.take(op.result())?;
+        let to = self.take_segments(op.result())?;
         self.emit(Inst::MapSegments { op, to, from: sources })?;
-        Ok(Lane::Segment { ty: op.result(), reg: to })
+        Ok(Lane::Segment(to))
     }
 
     fn map(&mut self, op: Op, from: &[Lane], to: Option<Target>) -> Result<Lane> {
@@ -494,10 +498,10 @@ impl<'a> Compiler<'a> {
     fn each_reg(value: &Value, visit: &mut impl FnMut(Reg)) {
         fn lane(lane: &Lane, visit: &mut impl FnMut(Reg)) {
             match lane {
-                Lane::Reg(reg) | Lane::Segment { reg, .. } => visit(*reg),
+                Lane::Reg(reg) | Lane::Segment(reg) => visit(*reg),
                 Lane::Memory(Access { offsets: Offsets::Gather(reg), .. }) => visit(*reg),
                 Lane::Both(both) => both.iter().for_each(|part| self::Compiler::each_lane_reg(part, visit)),
-                Lane::Narrow { lane, .. } => self::Compiler::each_lane_reg(lane, visit),
+                Lane::Later { from, .. } => from.iter().for_each(|part| self::Compiler::each_lane_reg(part, visit)),
                 Lane::Uniform(_) | Lane::Affine(_) | Lane::Memory(_) | Lane::Compare { .. } => {}
             }
         }
@@ -759,7 +763,7 @@ impl<'a> Compiler<'a> {
     /// A lane that may be used more than once: a load not made yet is made.
     fn settled(&mut self, lane: Lane, value: ValueId) -> Result<Lane> {
         match lane {
-            Lane::Memory(_) | Lane::Narrow { .. } => Ok(Lane::Reg(self.reg(&lane, self.scalar_type(value)?)?)),
+            Lane::Memory(_) | Lane::Later { .. } => Ok(Lane::Reg(self.reg(&lane, self.scalar_type(value)?)?)),
             lane => Ok(lane),
         }
     }
@@ -767,36 +771,91 @@ impl<'a> Compiler<'a> {
     fn element_wise(&mut self, block: BlockId, at: usize, op: &IrOp, element: Element) -> Result<()> {
         let make = Op::new(element, self.scalar_type(op.operands[0])?, self.scalar_type(op.results[0])?);
         let operands: Vec<Vec<Lane>> = op.operands.iter().map(|&value| self.lanes(value)).collect::<Result<_>>()?;
-        if let (Op::Convert(Convert::ExtF, ty @ (ScalarType::BF16 | ScalarType::F16), ScalarType::F32), [lanes]) =
-            (make, &operands[..])
-            && let [lane @ (Lane::Memory(_) | Lane::Reg(_))] = &lanes[..]
-            && self.factor(block, at, op.results[0])
-        {
+        if let Some(from) = self.later(block, at, op, make, &operands) {
             let result = op.results[0];
-            self.define_lanes(result, vec![Lane::Narrow { ty, lane: Box::new(lane.clone()) }]);
+            self.define_lanes(result, vec![Lane::Later { op: make, from }]);
             self.pending.insert(result);
             return Ok(());
         }
         if let (Op::Ternary(Ternary::FmaF, ScalarType::F32), [a, b, c]) = (make, &operands[..])
-            && let ([Lane::Narrow { ty, lane: a }], [Lane::Narrow { ty: same, lane: b }]) = (&a[..], &b[..])
-            && ty == same
+            && let ([a], [b]) = (&a[..], &b[..])
         {
-            let operands = [vec![(**a).clone()], vec![(**b).clone()], c.clone()];
-            return self.map_lanes(block, at, op, Op::FmaExtended(*ty), &operands);
+            let extended = |lane: &Lane| match lane {
+                Lane::Later { op: Op::Convert(Convert::ExtF, ty, _), from } => Some((*ty, from.to_vec())),
+                _ => None,
+            };
+            if let (Some((ty, a)), Some((same, b))) = (extended(a), extended(b))
+                && ty == same
+            {
+                return self.map_lanes(block, at, op, Op::FmaExtended(ty), &[a, b, c.clone()]);
+            }
+            for (difference, other) in [(a, b), (b, a)] {
+                if let Some([x, _]) = difference_of(difference) {
+                    // What is subtracted is what is added: `later` saw to it.
+                    let operands = [vec![other.clone()], vec![x.clone()], vec![c[0].clone()]];
+                    return self.map_lanes(block, at, op, Op::Blend, &operands);
+                }
+            }
+        }
+        if let (Op::Binary(Binary::MulF, ScalarType::F32), [a, b]) = (make, &operands[..])
+            && let ([a], [b]) = (&a[..], &b[..])
+        {
+            for (difference, other) in [(a, b), (b, a)] {
+                if let Some([x, y]) = difference_of(difference) {
+                    let operands = [vec![x.clone()], vec![y.clone()], vec![other.clone()]];
+                    return self.map_lanes(block, at, op, Op::ScaledDifference, &operands);
+                }
+            }
+        }
+        if let (Op::Unary(Unary::ExpF, ScalarType::F32), [a]) = (make, &operands[..])
+            && let [a] = &a[..]
+            && let Some([x, y]) = difference_of(a)
+        {
+            return self.map_lanes(block, at, op, Op::ExpDifference, &[vec![x.clone()], vec![y.clone()]]);
         }
         self.map_lanes(block, at, op, make, &operands)
     }
 
-    /// Whether the only user of `value` is a fused multiply-add of this block that it is a factor of.
-    fn factor(&self, block: BlockId, at: usize, value: ValueId) -> bool {
-        let ops = &self.body.block(block).ops[at + 1..];
-        let user = ops.iter().take(AHEAD).find(|op| op.operands.contains(&value));
-        user.is_some_and(|user| {
+    /// The operands of an op that its users will make together with their own: an extension to f32 that is a factor of a fused
+    /// multiply-add, a difference that is scaled or the exponential is taken of, or a product that is summed over work-items.
+    fn later(&self, block: BlockId, at: usize, op: &IrOp, make: Op, operands: &[Vec<Lane>]) -> Option<Box<[Lane]>> {
+        let square = make == Op::Binary(Binary::MulF, ScalarType::F32) && op.operands[0] == op.operands[1];
+        let mut from = Vec::with_capacity(operands.len());
+        for lanes in operands {
+            match &lanes[..] {
+                [lane @ (Lane::Memory(_) | Lane::Reg(_) | Lane::Segment(_) | Lane::Uniform(_))] => from.push(lane),
+                [lane] if square && difference_of(lane).is_some() => from.push(lane),
+                _ => return None,
+            }
+        }
+        // A loop may give the register of what it carries a new value before the user comes.
+        let carried = |lane: &&Lane| matches!(lane, Lane::Reg(reg) if self.wanted.values().any(|wanted| wanted == reg));
+        let per_item = |lane: &&Lane| matches!(lane, Lane::Memory(_) | Lane::Reg(_) | Lane::Later { .. });
+        if from.iter().any(carried) || !from.iter().any(per_item) {
+            return None;
+        }
+        let result = op.results[0];
+        let factor = |user: &IrOp| {
             user.kind == OpKind::Ternary(Ternary::FmaF)
-                && user.operands[..2].contains(&value)
-                && user.operands[2] != value
-                && self.read_in_place(block, at, value, false)
-        })
+                && user.operands[..2].contains(&result)
+                && user.operands[2] != result
+        };
+        let takes = |user: &IrOp| match make {
+            Op::Convert(Convert::ExtF, ScalarType::BF16 | ScalarType::F16, ScalarType::F32) => factor(user),
+            Op::Binary(Binary::SubF, ScalarType::F32) => {
+                matches!(user.kind, OpKind::Binary(Binary::MulF) | OpKind::Unary(Unary::ExpF))
+                    || factor(user) && user.operands[2] == op.operands[1]
+            }
+            Op::Binary(Binary::MulF, ScalarType::F32) => matches!(
+                user.kind,
+                OpKind::WorkgroupReduce(Combine::AddF) | OpKind::SubgroupReduce { combine: Combine::AddF, .. }
+            ),
+            _ => false,
+        };
+        let again = make == Op::Binary(Binary::SubF, ScalarType::F32);
+        let ops = self.body.block(block).ops.iter().skip(at + 1).take(AHEAD);
+        let taken = ops.filter(|user| user.operands.contains(&result)).all(takes);
+        (taken && self.read_in_place(block, at, result, again)).then(|| from.into_iter().cloned().collect())
     }
 
     fn select(&mut self, block: BlockId, at: usize, op: &IrOp) -> Result<()> {
@@ -814,7 +873,7 @@ impl<'a> Compiler<'a> {
             let condition = self.source(&operands[0][0].clone())?;
             let lane = match condition {
                 Source::Reg(reg) => Lane::Reg(reg),
-                Source::Slot(_) | Source::Memory(_) => operands[0][0].clone(),
+                Source::Slot(_) | Source::Segment(_) | Source::Memory(_) => operands[0][0].clone(),
             };
             operands[0] = vec![lane; count];
         }
@@ -923,7 +982,7 @@ impl<'a> Compiler<'a> {
         };
         let distance = match self.source(&distance)? {
             Source::Reg(reg) => Lane::Reg(reg),
-            Source::Slot(_) | Source::Memory(_) => distance,
+            Source::Slot(_) | Source::Segment(_) | Source::Memory(_) => distance,
         };
         let equals = |this: &mut Self, at: usize| {
             let at = Lane::Uniform(Word::Constant((at - start) as u64));
@@ -963,22 +1022,26 @@ impl<'a> Compiler<'a> {
         let segments = whole && self.many && self.program.shape == Shape::Groups;
         let mut lanes = Vec::new();
         for lane in self.lanes(op.operands[0])? {
-            let from = match lane {
-                Lane::Memory(access) => Source::Memory(access),
-                lane => Source::Reg(self.reg(&lane, ty)?),
+            let (from, term) = match &lane {
+                Lane::Memory(access) => (Source::Memory(*access), Term::Value),
+                Lane::Later { op: Op::Binary(Binary::MulF, _), from } => match difference_of(&from[0]) {
+                    Some([a, b]) => (self.source(a)?, Term::SquaredDifference(self.source(b)?)),
+                    None => (self.source(&from[0])?, Term::Product(self.source(&from[1])?)),
+                },
+                lane => (Source::Reg(self.reg(lane, ty)?), Term::Value),
             };
             let (to, lane) =
                 if group == Group::Workgroup && self.one_group && matches!(op.kind, OpKind::WorkgroupReduce(_)) {
                     let slot = self.slot();
                     (Landing::Slot(slot), Lane::Uniform(Word::Slot { slot, launch: false }))
                 } else if segments {
-                    let reg = self.take(ty)?;
-                    (Landing::Segments(reg), Lane::Segment { ty, reg })
+                    let reg = self.take_segments(ty)?;
+                    (Landing::Segments(reg), Lane::Segment(reg))
                 } else {
                     let reg = self.take(ty)?;
                     (Landing::Reg(reg), Lane::Reg(reg))
                 };
-            self.emit(Inst::Reduce { combine, ty, to, from, group })?;
+            self.emit(Inst::Reduce { combine, ty, to, from, term, group })?;
             lanes.push(lane);
         }
         self.define_lanes(op.results[0], lanes);
@@ -1040,4 +1103,12 @@ impl<'a> Compiler<'a> {
 
 fn constant(value: u32) -> Lane {
     Lane::Uniform(Word::Constant(u64::from(value)))
+}
+
+/// The operands of a difference that has not been made.
+fn difference_of(lane: &Lane) -> Option<[&Lane; 2]> {
+    match lane {
+        Lane::Later { op: Op::Binary(Binary::SubF, _), from } => Some([&from[0], &from[1]]),
+        _ => None,
+    }
 }

@@ -10,7 +10,6 @@ pub(super) const MAX_FRAME_BYTES: u32 = 64 << 20;
 
 /// Frees registers by count: one that no value holds at the end of an op is free for the next op's results.
 pub(super) struct Frame {
-    capacity: u32,
     top: u32,
     /// By offset: size in bytes, and holders.
     taken: BTreeMap<u32, (u32, u32)>,
@@ -21,8 +20,8 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    pub fn new(capacity: u32) -> Self {
-        Self { capacity, top: 0, taken: BTreeMap::new(), free: BTreeMap::new(), fresh: Vec::new() }
+    pub fn new() -> Self {
+        Self { top: 0, taken: BTreeMap::new(), free: BTreeMap::new(), fresh: Vec::new() }
     }
 
     /// Bytes needed so far.
@@ -30,9 +29,9 @@ impl Frame {
         self.top
     }
 
-    /// A register that nothing holds yet. `None` when the frame would be too large.
-    pub fn take(&mut self, ty: ScalarType) -> Option<Reg> {
-        let size = (ty.bytes() as u32 * self.capacity).next_multiple_of(64);
+    /// A register of so many elements that nothing holds yet. `None` when the frame would be too large.
+    pub fn take(&mut self, ty: ScalarType, elements: u32) -> Option<Reg> {
+        let size = (ty.bytes() as u32 * elements).next_multiple_of(64);
         let at = match self.free.get_mut(&size).and_then(Vec::pop) {
             Some(at) => at,
             None => {

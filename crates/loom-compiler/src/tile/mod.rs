@@ -58,7 +58,6 @@ impl CpuImage {
             | Inst::Scalar(_)
             | Inst::LoadScalar { .. }
             | Inst::MapSegments { .. }
-            | Inst::Repeat { .. }
             | Inst::Spread { .. }
             | Inst::If { .. }
             | Inst::For { .. }

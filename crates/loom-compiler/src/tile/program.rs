@@ -94,6 +94,8 @@ pub enum Source {
     Reg(Reg),
     /// The same value for every item.
     Slot(Slot),
+    /// A register with one element a segment of the tile, for at most [`Program::segments_max`].
+    Segment(Reg),
     /// Read from memory by the instruction itself.
     Memory(Access),
 }
@@ -179,15 +181,6 @@ pub enum Inst {
         /// Operands, registers of one element a segment, or slots; the op says how many count.
         from: [Source; 3],
     },
-    /// Gives every item the element of its segment.
-    Repeat {
-        /// Type of the elements.
-        ty: ScalarType,
-        /// Result.
-        to: Reg,
-        /// One element a segment.
-        from: Reg,
-    },
     /// Runs `then` with the active items that satisfy `condition`, `otherwise` with the rest; a side without items is
     /// not run.
     If {
@@ -239,6 +232,8 @@ pub enum Inst {
         to: Landing,
         /// The value of each item.
         from: Source,
+        /// What is made of it before.
+        term: Term,
         /// Which items form a group.
         group: Group,
     },
@@ -390,6 +385,17 @@ pub struct Repack {
     pub results: Vec<Reg>,
 }
 
+/// What a reduction combines. Other than values it takes f32 only, and adds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Term {
+    /// The values.
+    Value,
+    /// Their products with others.
+    Product(Source),
+    /// The squares of their differences from others.
+    SquaredDifference(Source),
+}
+
 /// Where a reduction leaves its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Landing {
@@ -509,4 +515,14 @@ pub struct Program {
     pub blocks: Vec<Vec<Inst>>,
     /// Named by instructions that may fault.
     pub sites: Vec<Site>,
+}
+
+impl Program {
+    /// The most segments of a tile. Workgroups that are segments have a length that is known.
+    pub fn segments_max(&self) -> u32 {
+        match self.shape {
+            Shape::Groups => (self.capacity / self.workgroup_size[0].max(1)).max(1),
+            Shape::Line { .. } | Shape::Rows | Shape::Group => self.capacity,
+        }
+    }
 }

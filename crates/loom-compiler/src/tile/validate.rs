@@ -16,7 +16,7 @@ use super::{CpuImage, compile};
 use crate::fragment::Fragment;
 use crate::ir::{self, Body, MAX_WORKGROUP_ITEMS, ParameterKind};
 use crate::launch::LaunchProgram;
-use crate::ops::{OpKind, SUBGROUP_SIZES};
+use crate::ops::{Combine, OpKind, SUBGROUP_SIZES};
 use crate::types::{ScalarType, Type};
 
 /// The deepest nesting of blocks: each level takes stack when it runs.
@@ -143,12 +143,21 @@ impl Check<'_> {
 
     /// A tile of `ty` starts at `reg`, inside the frame and on a cache line.
     fn reg(&self, reg: Reg, ty: ScalarType) -> Valid {
-        let end = u64::from(reg.0) + u64::from(self.program.capacity) * ty.bytes();
+        self.elements(reg, ty, self.program.capacity)
+    }
+
+    /// A register of one element a segment.
+    fn segments(&self, reg: Reg, ty: ScalarType) -> Valid {
+        self.elements(reg, ty, self.program.segments_max())
+    }
+
+    fn elements(&self, reg: Reg, ty: ScalarType, count: u32) -> Valid {
+        let end = u64::from(reg.0) + u64::from(count) * ty.bytes();
         if reg.0.is_multiple_of(64) && end <= u64::from(self.program.frame_bytes) {
             return Ok(());
         }
-        let (frame, capacity) = (self.program.frame_bytes, self.program.capacity);
-        Err(wrong("program", format!("{capacity} {ty} at byte {} of a frame of {frame} bytes", reg.0)))
+        let frame = self.program.frame_bytes;
+        Err(wrong("program", format!("{count} {ty} at byte {} of a frame of {frame} bytes", reg.0)))
     }
 
     fn buffer(&self, buffer: u32, site: SiteId) -> Valid {
@@ -171,6 +180,7 @@ impl Check<'_> {
     fn source(&self, source: &Source, ty: ScalarType) -> Valid {
         match source {
             Source::Reg(reg) => self.reg(*reg, ty),
+            Source::Segment(reg) => self.segments(*reg, ty),
             Source::Slot(slot) => self.slot(*slot),
             Source::Memory(access) => self.access(access),
         }
@@ -221,15 +231,12 @@ impl Check<'_> {
                 (0..op.operands()).try_for_each(|at| self.source(&from[at], op.operand(at)))
             }
             Inst::MapSegments { op, to, from } => {
-                self.reg(*to, op.result())?;
+                self.segments(*to, op.result())?;
                 (0..op.operands()).try_for_each(|at| match &from[at] {
-                    Source::Memory(_) => Err(wrong("program", "memory as an operand of segments")),
+                    Source::Reg(reg) => self.segments(*reg, op.operand(at)),
+                    Source::Memory(_) | Source::Segment(_) => Err(wrong("program", "memory as an operand of segments")),
                     source => self.source(source, op.operand(at)),
                 })
-            }
-            Inst::Repeat { ty, to, from } => {
-                self.reg(*to, *ty)?;
-                self.reg(*from, *ty)
             }
             Inst::Spread { to, value } => {
                 self.reg(*to, ScalarType::I64)?;
@@ -245,12 +252,18 @@ impl Check<'_> {
                 self.condition(condition)?;
                 self.site(*site)
             }
-            Inst::Reduce { combine: _, ty, to, from, group } => {
+            Inst::Reduce { combine, ty, to, from, term, group } => {
+                if let Term::Product(other) | Term::SquaredDifference(other) = term {
+                    if (*combine, *ty) != (Combine::AddF, ScalarType::F32) {
+                        return Err(wrong("program", "products combined other than by adding f32"));
+                    }
+                    self.source(other, *ty)?;
+                }
                 match to {
                     Landing::Reg(to) => self.reg(*to, *ty)?,
                     Landing::Slot(to) => self.slot(*to)?,
                     Landing::Segments(to) if *group == Group::Workgroup && program_groups(self.program) => {
-                        self.reg(*to, *ty)?;
+                        self.segments(*to, *ty)?;
                     }
                     Landing::Segments(_) => return Err(wrong("program", "a result a segment, which is no group")),
                 }
@@ -325,7 +338,7 @@ impl Check<'_> {
         self.buffer(access.buffer, access.site)?;
         let [rows, columns] = &access.steps;
         for source in [&access.origin, rows, columns] {
-            if matches!(source, Source::Memory(_)) {
+            if matches!(source, Source::Segment(_) | Source::Memory(_)) {
                 return Err(wrong("program", "a tile's place read by its access"));
             }
             self.source(source, ScalarType::I64)?;
@@ -381,7 +394,6 @@ fn blocks(inst: &Inst) -> [Option<Block>; 2] {
         | Inst::LoadScalar { .. }
         | Inst::Map { .. }
         | Inst::MapSegments { .. }
-        | Inst::Repeat { .. }
         | Inst::Spread { .. }
         | Inst::Fence
         | Inst::Reduce { .. }

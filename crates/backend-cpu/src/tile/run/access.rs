@@ -9,6 +9,7 @@ use std::ptr;
 use loom_compiler::tile::{Access, Buffer, Offsets, SiteId};
 use loom_compiler::types::ScalarType;
 
+use super::super::kernels::Operand;
 use super::super::{Fault, Memory};
 use super::{Binding, Exec, Line, Owner, Run, Stop};
 
@@ -28,20 +29,22 @@ impl<T> Stretch<T> {
 }
 
 /// The most bytes of one access that are fetched ahead.
-const FETCH_MAX: usize = 4096;
+const FETCH_MAX: usize = 8192;
 
-/// Asks for the bytes that the next tile, or the next turn of a loop, will most likely touch. Each op runs over its operands in a
-/// burst and then leaves them alone, which the machine's own prefetching is slow to see through.
+/// Asks for the bytes behind an operand that a reduction reads: what the next tile's will most likely read. A reduction does
+/// little for each element, in a burst, which the machine's own prefetching is slow to see through; ops that compute more, and
+/// writes, are better left to it.
 #[inline(always)]
-fn fetch(at: *const u8, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for line in (0..bytes).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch of any address is no access: it neither faults nor reads as far as the program can tell.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(line).cast()) };
+pub(super) fn fetch_next(operand: Operand, bytes: usize) {
+    if !operand.is_each() || bytes > FETCH_MAX {
+        return;
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (at, bytes);
+    #[cfg(target_arch = "x86_64")]
+    for line in (bytes..2 * bytes).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a prefetch of any address is no access: it neither faults nor reads as far as the program can tell.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(operand.at.wrapping_add(line).cast()) };
+    }
 }
 
 impl Run<'_> {
@@ -147,10 +150,6 @@ impl Run<'_> {
         let start = line.base.wrapping_add(size * exec.lo as i64);
         let bytes = (exec.hi - exec.lo) * size as usize;
         let at = self.checked(access.buffer, start, bytes, access.site)?;
-        // A long burst is a stream of its own.
-        if self.ahead && bytes <= FETCH_MAX {
-            fetch(at.wrapping_add(bytes), bytes);
-        }
         Ok(Some(at))
     }
 

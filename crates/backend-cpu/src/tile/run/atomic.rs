@@ -117,7 +117,7 @@ impl Run<'_> {
         access: Access,
         exec: Exec,
     ) -> Result<(), Stop> {
-        let mut values = [Operand { at: std::ptr::null(), each: false }; 2];
+        let mut values = [Operand::one(std::ptr::null()); 2];
         // SAFETY: for all of it, registers hold the tile's items, and the caller's promises.
         unsafe {
             for (at, value) in values.iter_mut().enumerate().take(atomic.values()) {
@@ -157,8 +157,8 @@ impl Run<'_> {
                 // cell atomically, or not at all: that is what a kernel without races is.
                 unsafe {
                     let value = |at: usize| {
-                        let Operand { at: first, each } = values[at];
-                        if first.is_null() { 0 } else { bits(ty, first, if each { item } else { 0 }) }
+                        let value = values[at];
+                        if value.at.is_null() { 0 } else { bits(ty, value.at, value.index(item)) }
                     };
                     let old = act(atomic, ty, M::at(at), [value(0), value(1)]);
                     if let Some(to) = to {

@@ -4,8 +4,8 @@
 //! - A reduction has one order, whatever the tiles: a group without gaps takes the vector loops, any other the same by hand.
 
 use loom_compiler::eval::identity;
-use loom_compiler::ops::{Combine, REDUCTION_CHAINS, Scan, ShuffleMode};
-use loom_compiler::tile::{Group, Landing, Op, Reg, Shape};
+use loom_compiler::ops::{Binary, Combine, REDUCTION_CHAINS, Scan, ShuffleMode};
+use loom_compiler::tile::{Group, Landing, Op, Reg, Shape, Term};
 use loom_compiler::types::ScalarType;
 
 use super::super::kernels::{Operand, bits, set_bits};
@@ -16,36 +16,73 @@ impl Run<'_> {
     /// with a slot to fill, the tile is one group.
     pub(super) unsafe fn reduce(
         &mut self,
-        combine: Combine,
-        ty: ScalarType,
+        (combine, ty): (Combine, ScalarType),
+        term: Term,
         to: Landing,
-        from: Operand,
+        [from, other]: [Operand; 2],
         group: Group,
         exec: Exec,
     ) {
         // A workgroup is a segment, or the whole tile.
         let workgroup = if self.program.shape == Shape::Groups { self.width } else { exec.hi };
         let subgroup_size = self.program.subgroup_size as usize;
+        let n = exec.hi - exec.lo;
+        // Whole groups side by side.
+        let whole = match group {
+            Group::Workgroup => Some(workgroup),
+            Group::Lanes { size, stride: 1 } if self.width.is_multiple_of(subgroup_size) => Some(size as usize),
+            Group::Lanes { .. } => None,
+        };
+        let whole = whole.filter(|&length| exec.mask.is_null() && exec.lo == 0 && exec.hi.is_multiple_of(length));
+        // Where each group has one element, or one for each item, of the other operand, its terms are made as they are added.
+        let together = whole.is_some_and(|length| {
+            from.is_each()
+                && match term {
+                    Term::Value => true,
+                    Term::Product(_) => other.is_each(),
+                    Term::SquaredDifference(_) => other.run >= length,
+                }
+        });
         // SAFETY: for all of it, registers and the staging area hold the tile's items.
         let from = unsafe {
-            if from.each {
-                from.at
-            } else {
-                (self.loops.map)(Op::Move(ty), self.staging, [from; 3], exec.hi - exec.lo);
-                self.staging.cast_const()
+            let staged = self.staging.add(2 * 8 * self.program.capacity as usize);
+            let make = |op: Op, operands: [Operand; 3]| {
+                (self.loops.map)(op, staged, operands, n);
+                staged.cast_const()
+            };
+            match term {
+                Term::Value if from.is_each() => from.at,
+                Term::Value => make(Op::Move(ty), [from; 3]),
+                _ if together => from.at,
+                Term::Product(_) => make(Op::Binary(Binary::MulF, ty), [from, other, other]),
+                Term::SquaredDifference(_) => {
+                    make(Op::Binary(Binary::SubF, ty), [from, other, other]);
+                    make(Op::Binary(Binary::MulF, ty), [Operand::each(staged); 3])
+                }
             }
         };
         // Item 0's, though only those from `lo` on are there.
         let from = from.wrapping_sub(exec.lo * ty.bytes() as usize);
+        let fold = |start: usize, length: usize| {
+            let from = from.wrapping_add(start * ty.bytes() as usize);
+            let other = other.at.wrapping_add(other.index(start) * ty.bytes() as usize);
+            // SAFETY: as above; the range starts at item 0 where there are whole groups.
+            unsafe {
+                match term {
+                    Term::Product(_) if together => (self.loops.fold_products)(from, other, length),
+                    Term::SquaredDifference(_) if together => (self.loops.fold_squares)(from, other, length),
+                    _ => (self.loops.fold)(combine, ty, from, length),
+                }
+            }
+        };
         let (to, each_item) = match to {
             // SAFETY: as above.
             Landing::Reg(reg) => (unsafe { self.element(reg, ty, 0) }, true),
             // SAFETY: as above; there are no more segments than items.
             Landing::Segments(reg) => (unsafe { self.element(reg, ty, 0) }, false),
             Landing::Slot(slot) => {
-                let value = if exec.mask.is_null() && exec.lo == 0 && exec.hi > 0 {
-                    // SAFETY: as above.
-                    Some(unsafe { (self.loops.fold)(combine, ty, from, exec.hi) })
+                let value = if whole.is_some() && exec.hi > 0 {
+                    Some(fold(0, exec.hi))
                 } else {
                     self.combined(combine, ty, from, exec.lo..exec.hi, 0, 1, exec)
                 };
@@ -55,22 +92,14 @@ impl Run<'_> {
                 return;
             }
         };
-        // Whole groups side by side.
-        let whole = match group {
-            Group::Workgroup => Some(workgroup),
-            Group::Lanes { size, stride: 1 } if self.width.is_multiple_of(subgroup_size) => Some(size as usize),
-            Group::Lanes { .. } => None,
-        };
-        if let (Some(length), true, 0) = (whole, exec.mask.is_null(), exec.lo)
-            && exec.hi.is_multiple_of(length)
-        {
+        if let Some(length) = whole {
             for start in (0..exec.hi).step_by(length) {
                 let at = start * ty.bytes() as usize;
                 // SAFETY: as above; a value is little-endian at its own address.
                 unsafe {
-                    let value = (self.loops.fold)(combine, ty, from.add(at), length);
+                    let value = fold(start, length);
                     if each_item {
-                        let every = Operand { at: (&raw const value).cast(), each: false };
+                        let every = Operand::one((&raw const value).cast());
                         (self.loops.map)(Op::Move(ty), to.add(at), [every; 3], length);
                     } else {
                         set_bits(ty, to, start / length, value);
@@ -230,8 +259,8 @@ impl Run<'_> {
                 for i in lo..hi {
                     let source = match lane {
                         None => first,
-                        Some(Operand { at, each }) => {
-                            let lane = bits(ScalarType::I32, at, if each { i - exec.lo } else { 0 }) as usize;
+                        Some(lane) => {
+                            let lane = bits(ScalarType::I32, lane.at, lane.index(i - exec.lo)) as usize;
                             Some(start.saturating_add(lane)).filter(|&i| (lo..hi).contains(&i) && Self::is_on(exec, i))
                         }
                     };
@@ -247,7 +276,7 @@ impl Run<'_> {
             let to = self.element(to, ty, 0);
             self.each_subgroup(exec, |start, lo, hi| {
                 let votes = |i: &usize| {
-                    let vote = bits(ScalarType::I1, vote.at, if vote.each { i - exec.lo } else { 0 });
+                    let vote = bits(ScalarType::I1, vote.at, vote.index(i - exec.lo));
                     vote & 1 == 1 && Self::is_on(exec, *i)
                 };
                 let mask = (lo..hi).filter(votes).fold(0u64, |mask, i| mask | 1 << (i - start));
@@ -305,7 +334,8 @@ impl Run<'_> {
         unsafe {
             let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0));
             let valid = self.element(valid, ScalarType::I1, 0);
-            let uniform = |operand: Operand| (!operand.each).then(|| bits(ScalarType::I32, operand.at, 0) as u32);
+            let uniform =
+                |operand: Operand| (operand.run >= exec.hi).then(|| bits(ScalarType::I32, operand.at, 0) as u32);
             let dense = exec.mask.is_null() && exec.lo == 0 && exec.hi.is_multiple_of(32) && length.is_multiple_of(32);
             if let (ShuffleMode::Xor, true, Some(distance), Some(32)) = (mode, dense, uniform(offset), uniform(width))
                 && distance < 32
@@ -314,9 +344,8 @@ impl Run<'_> {
                 valid.write_bytes(1, exec.hi);
                 return;
             }
-            let number = |operand: Operand, i: usize| {
-                bits(ScalarType::I32, operand.at, if operand.each { i - exec.lo } else { 0 }) as u32
-            };
+            let number =
+                |operand: Operand, i: usize| bits(ScalarType::I32, operand.at, operand.index(i - exec.lo)) as u32;
             for i in exec.lo..exec.hi {
                 let local = i % length;
                 let (offset, width) = (number(offset, i), number(width, i));

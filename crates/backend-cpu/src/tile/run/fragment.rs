@@ -80,7 +80,7 @@ impl Run<'_> {
             // SAFETY: the register holds the tile's items.
             Source::Reg(reg) => unsafe { self.element(reg, ScalarType::I64, item).cast::<i64>().read() },
             // Not in a program that was validated or compiled.
-            Source::Memory(_) => 0,
+            Source::Segment(_) | Source::Memory(_) => 0,
         }
     }
 

@@ -36,9 +36,9 @@ impl Compiler<'_> {
             }
             Lane::Affine(_)
             | Lane::Reg(_)
-            | Lane::Segment { .. }
+            | Lane::Segment(_)
             | Lane::Memory(_)
-            | Lane::Narrow { .. }
+            | Lane::Later { .. }
             | Lane::Both(_) => Condition::Reg(self.reg(lane, ScalarType::I1)?),
         })
     }

@@ -45,7 +45,7 @@ impl Compiler<'_> {
     /// The number, in a slot or a register of its own.
     fn number(&mut self, lane: &Lane) -> Result<Source> {
         match self.source(lane)? {
-            Source::Memory(_) => Ok(Source::Reg(self.reg(lane, ScalarType::I64)?)),
+            Source::Segment(_) | Source::Memory(_) => Ok(Source::Reg(self.reg(lane, ScalarType::I64)?)),
             source => Ok(source),
         }
     }

@@ -43,9 +43,9 @@ impl Compiler<'_> {
             Lane::Uniform(word) => Some(Line { base: *word, l: ZERO, g: ZERO }),
             Lane::Affine(line) => Some(*line),
             Lane::Reg(_)
-            | Lane::Segment { .. }
+            | Lane::Segment(_)
             | Lane::Memory(_)
-            | Lane::Narrow { .. }
+            | Lane::Later { .. }
             | Lane::Compare { .. }
             | Lane::Both(_) => None,
         }
