@@ -85,7 +85,7 @@ impl CpuDevice {
         self.flight.pool.threads()
     }
 
-    /// Parts of turns that were handed to a thread other than the caller's, so far.
+    /// Parts of turns and of launches that a thread other than the caller's has begun, so far.
     pub fn hand_offs(&self) -> u64 {
         self.flight.pool.handed()
     }

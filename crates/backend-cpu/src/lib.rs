@@ -8,6 +8,7 @@
 //! - A chunk's intermediates fit half of the second-level cache, so a seat costs the same in any company; constants and
 //!   packed weights are shared.
 //! - A seat's bits depend on nothing but its inputs and its row: not on chunks, threads, or who sits beside it.
+//! - A launch that takes long is spread over the threads that no chunk keeps busy (`tile`).
 //! - One thread means none but the caller's: no hand-off, no lock that another thread holds.
 //!
 //! | file | holds |

@@ -57,7 +57,13 @@ pub(crate) enum Step {
     /// A matrix product.
     Contract { packed: Arc<Packed>, terms: Box<[Operand]>, out: Operand },
     /// A kernel; `geometries[n]` is its launch for `n + 1` seats.
-    Dispatch { label: Box<str>, image: Arc<CpuImage>, geometries: Box<[Geometry]>, arguments: Box<[Bound]> },
+    Dispatch {
+        label: Box<str>,
+        image: Arc<CpuImage>,
+        geometries: Box<[Geometry]>,
+        arguments: Box<[Bound]>,
+        profile: tile::Profile,
+    },
 }
 
 /// A launch argument.
@@ -335,7 +341,8 @@ impl Preparation<'_> {
             }
         };
         let arguments = arguments.iter().map(argument).collect();
-        Ok(Step::Dispatch { label: label.into(), image, geometries, arguments })
+        let profile = tile::Profile::of(image.program());
+        Ok(Step::Dispatch { label: label.into(), image, geometries, arguments, profile })
     }
 
     fn contract(&mut self, contraction: &Contraction) -> Result<Step, DeviceError> {

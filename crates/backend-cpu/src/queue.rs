@@ -3,6 +3,8 @@
 //! - Chunks are even, and threads take neighbouring ones: which seat runs where is a function of the number of seats.
 //! - A thread writes its own scratch, the rows its seats write, and its seats' part of the outputs: nothing that another
 //!   thread touches.
+//! - Where there are more threads than parts, those that are idle help with launches that take long (`tile`): nobody waits
+//!   for one.
 //! - A fault ends its chunk; the others run on, and the turn reports the fault of the lowest seats.
 
 use crate::contract::{OutPtr, TermPtr};
@@ -12,7 +14,7 @@ use crate::moves::fill;
 use crate::plan::{Base, Bound, CpuExecutable, Operand, Step, ThreadMemory};
 use crate::pool::Pool;
 use crate::slot::SlotMemory;
-use crate::tile::{self, Arg};
+use crate::tile::{self, Arg, Crew, TileScratch, WORTH_NS};
 use lanes_core::device::DeviceError;
 use lanes_core::lanes::SeatRows;
 use std::ops::Range;
@@ -69,13 +71,18 @@ pub(crate) unsafe fn run(
     let ran = pool.run(cut.threads, &|part| {
         // SAFETY: there is an entry for every thread of the pool, and no two parts have one number.
         let thread = unsafe { apart.get(part) };
+        // Threads that no part has may help with its launches: each part has every so manieth for itself.
+        let lent = |helper: usize| apart.tiles(part + helper * cut.threads);
+        let most = (pool.threads() - part).div_ceil(cut.threads);
+        let crew = Crew { pool, most, scratch: &lent, worth_ns: WORTH_NS };
         for chunk in cut.of_thread(part) {
             let rows = &seats[chunk.clone()];
             thread.find(executable, inputs, outputs, chunk.start);
             for step in &executable.steps {
                 // SAFETY: `find` has just set the bases for these seats. Their part of the outputs, and the rows that
-                // they write, are touched by no other chunk (`TurnRows`); scratch is the thread's own.
-                if let Err(fault) = unsafe { step.run(thread, rows) } {
+                // they write, are touched by no other chunk (`TurnRows`); scratch is the thread's own, and that of helpers
+                // is reached by no other part.
+                if let Err(fault) = unsafe { step.run(thread, rows, &crew) } {
                     thread.fault.get_or_insert(fault);
                     break;
                 }
@@ -99,6 +106,12 @@ impl Apart {
     unsafe fn get(&self, part: usize) -> &mut ThreadMemory {
         // SAFETY: the caller's promise.
         unsafe { &mut *self.0.add(part) }
+    }
+
+    /// What the thread with that number, which is in bounds, keeps for its launches.
+    fn tiles(&self, part: usize) -> *mut TileScratch {
+        // SAFETY: in bounds; no reference is made.
+        unsafe { &raw mut (*self.0.add(part)).tiles }
     }
 }
 
@@ -126,9 +139,9 @@ impl Step {
     /// Runs one command for the seats whose rows are `rows`.
     ///
     /// # Safety
-    /// `thread.bases` are those of the seats' chunk; what the plan's commands write for these seats is touched by nobody
+    /// `thread.bases` are those of the seats' chunk, and `crew` is the thread's; what the plan's commands write for these seats is touched by nobody
     /// else meanwhile. Bounds were proved when the plan was checked, for `capacity` seats and rows.
-    unsafe fn run(&self, thread: &mut ThreadMemory, rows: &[SeatRows]) -> Result<(), DeviceError> {
+    unsafe fn run(&self, thread: &mut ThreadMemory, rows: &[SeatRows], crew: &Crew<'_>) -> Result<(), DeviceError> {
         let at = |operand: &Operand, seat: usize| {
             thread.bases[operand.storage].wrapping_add(operand.offset + seat * operand.seat_stride)
         };
@@ -154,7 +167,7 @@ impl Step {
                     let seats = rows.iter().enumerate();
                     seats.for_each(|(seat, rows)| runs.copy(at(from, seat), at(to, rows.write.0 as usize)));
                 }
-                Self::Dispatch { label, image, geometries, arguments } => {
+                Self::Dispatch { label, image, geometries, arguments, profile } => {
                     thread.arguments.clear();
                     for argument in arguments {
                         thread.arguments.push(match *argument {
@@ -168,7 +181,7 @@ impl Step {
                         });
                     }
                     let geometry = &geometries[rows.len() - 1];
-                    tile::run(image, geometry, &thread.arguments, &mut thread.tiles)
+                    tile::spread(image, geometry, &thread.arguments, &mut thread.tiles, profile, crew)
                         .map_err(|fault| faulted(label, &fault))?;
                 }
                 Self::Contract { packed, terms, out } => {

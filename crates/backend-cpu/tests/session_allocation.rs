@@ -3,7 +3,7 @@
 use backend_cpu::{CpuDevice, CpuOptions};
 use lanes_core::session::{Product, Session};
 use lanes_tests::counting::Counting;
-use lanes_tests::sessions::{N, bytes, kernels, numbers};
+use lanes_tests::sessions::{N, bytes, elementwise, kernels, numbers};
 use std::sync::Arc;
 
 #[global_allocator]
@@ -52,5 +52,25 @@ fn main() {
         // The counter does count.
         assert_ne!(allocations(|| drop(session.reserve(&[&y]).unwrap())), 0);
     }
+    several_threads();
     println!("replays_and_transfers_allocate_nothing_after_the_first: ok");
+}
+
+/// Nor does a launch that several threads run, once each of them has.
+fn several_threads() {
+    let device = Arc::new(CpuDevice::open(CpuOptions { threads: Some(2), budget: None }).unwrap());
+    let session = Session::builder("counted").device(Arc::<CpuDevice>::clone(&device)).open().unwrap();
+    let items = 1 << 18;
+    let kernel = session.compile(&[elementwise("divide", "scalar.divf")]).unwrap().remove(0);
+    let [x, y] = ["x", "y"].map(|label| session.allocate(label, items * 4).unwrap());
+    session.record("step", |c| c.dispatch(&kernel, &[items], &[items], &[x.read(), x.read(), y.write()])).unwrap();
+    let replay = || session.replay("step").unwrap().wait().unwrap();
+    let helped = (0..10_000).any(|_| {
+        replay();
+        device.hand_offs() > 3
+    });
+    assert!(helped, "nobody ever helps");
+    let before = device.hand_offs();
+    assert_eq!(allocations(|| drop(replay())), 0, "launches on two threads");
+    assert_ne!(device.hand_offs(), before, "nobody helps");
 }

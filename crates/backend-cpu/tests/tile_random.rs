@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use backend_cpu::isa::Isa;
-use backend_cpu::tile::{TileScratch, run_slices};
+use backend_cpu::tile::{Team, TileScratch, run_slices};
 use loom_compiler::interp::{self, Argument, Limits};
 use loom_compiler::{CpuImage, Module, compile_cpu, tile};
 
@@ -966,7 +966,7 @@ fn canonical(bytes: &[u8]) -> Vec<u32> {
         .collect()
 }
 
-fn compare(seed: u64, scratch: &mut [TileScratch]) {
+fn compare(seed: u64, scratch: &mut [TileScratch], team: &mut Team) {
     let case = generate(seed);
     let module = Module::parse("random", &case.text).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
     let kernel = module.specialise("k", &BTreeMap::new()).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
@@ -1015,11 +1015,15 @@ fn compare(seed: u64, scratch: &mut [TileScratch]) {
         interp::run(&kernel, geometry, &mut arguments, Limits::default())
             .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
     }
-    for scratch in scratch {
+    // Every set of instructions on one thread, then several threads.
+    for scratch in scratch.iter_mut().map(Some).chain([None]) {
         let mut found = fresh();
         let mut slices: Vec<&mut [u8]> = found.iter_mut().map(Vec::as_mut_slice).collect();
-        run_slices(&image, &geometry, &mut slices, &scalars, scratch)
-            .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
+        let ran = match scratch {
+            Some(scratch) => run_slices(&image, &geometry, &mut slices, &scalars, scratch),
+            None => team.run_slices(&team.kernel(&image), &geometry, &mut slices, &scalars),
+        };
+        ran.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.text));
         for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let (found, expected) = (canonical(found), canonical(expected));
             if let Some(i) = (0..found.len()).find(|&i| found[i] != expected[i]) {
@@ -1043,9 +1047,11 @@ fn random_kernels_give_the_interpreters_bits() {
     let cases = std::env::var("TILE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(400);
     let mut scratch: Vec<TileScratch> =
         Isa::ALL.into_iter().filter(|isa| isa.available()).map(TileScratch::new).collect();
+    let mut team = Team::new(3, Isa::best()).unwrap();
+    team.set_worth(0);
     let first = std::env::var("TILE_FIRST").ok().and_then(|n| n.parse().ok()).unwrap_or(0u64);
     for seed in first..first + cases {
-        compare(seed, &mut scratch);
+        compare(seed, &mut scratch, &mut team);
     }
 }
 

@@ -2,7 +2,7 @@
 //! `check.case` with the bytes it starts from and the bytes that the interpreter leaves.
 //!
 //! ```text
-//! cargo run -p loom-compiler --example ptx_cases -- OUT [--target sm_90] [--version 9.0] [--checked] [--config K=V].. FILE..
+//! cargo run -p loom-compiler --example ptx_cases -- OUT [--target sm_90] [--version 9.0] [--checked] [--no-cases] [--config K=V].. FILE..
 //! ```
 //!
 //! `OUT/NAME.ptx`, one for each kernel, `OUT/data.bin`, and `OUT/manifest.txt`, lines of words separated by spaces:
@@ -38,19 +38,24 @@ use loom_compiler::ptx::{self, Options, Passed, Sm};
 use loom_compiler::types::{ScalarType, Type};
 use loom_compiler::{Module, interp};
 
+/// An image, what it is of, and the file's name.
+type Written = (ptx::Image, Kernel, String);
+
 type Done<T = ()> = Result<T, Box<dyn Error>>;
 
 struct Arguments {
     out: PathBuf,
     options: Options,
     config: BTreeMap<String, String>,
+    cases: bool,
     files: Vec<PathBuf>,
 }
 
 fn arguments() -> Done<Arguments> {
     let mut words = std::env::args().skip(1);
     let out = words.next().ok_or("a folder to write to comes first")?.into();
-    let mut found = Arguments { out, options: Options::default(), config: BTreeMap::new(), files: Vec::new() };
+    let mut found =
+        Arguments { out, options: Options::default(), config: BTreeMap::new(), cases: true, files: Vec::new() };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} is followed by a value"));
         match word.as_str() {
@@ -60,6 +65,7 @@ fn arguments() -> Done<Arguments> {
                 let (major, minor) = text.split_once('.').ok_or("--version MAJOR.MINOR is accepted")?;
                 found.options.version = (major.parse()?, minor.parse()?);
             }
+            "--no-cases" => found.cases = false,
             "--checked" => found.options.checked = true,
             "--config" => {
                 let pair = value()?;
@@ -73,7 +79,7 @@ fn arguments() -> Done<Arguments> {
 }
 
 fn main() -> Done {
-    let Arguments { out, options, config, files } = arguments()?;
+    let Arguments { out, options, config, cases, files } = arguments()?;
     std::fs::create_dir_all(&out)?;
     let mut folder = Folder { out, options, manifest: String::new(), data: Vec::new(), written: BTreeMap::new() };
     for file in &files {
@@ -83,7 +89,7 @@ fn main() -> Done {
         for kernel in module.kernels() {
             folder.kernel(&name, &module, &config, &kernel)?;
         }
-        for case in module.cases().into_iter().filter(|case| case.public) {
+        for case in module.cases().into_iter().filter(|case| case.public && cases) {
             let case = module.case(&case.name, &config)?;
             for sample in (0..case.samples()).filter_map(|ordinal| case.sample(ordinal)) {
                 let mut host = Interpreted::new(&module, &config, interp::Limits::default());
@@ -117,7 +123,7 @@ struct Folder {
     manifest: String,
     data: Vec<u8>,
     /// By file and kernel: its image and file, or nothing where it is refused.
-    written: BTreeMap<(String, String), Option<(ptx::Image, Kernel, String)>>,
+    written: BTreeMap<(String, String), Option<Written>>,
 }
 
 impl Folder {
@@ -128,7 +134,7 @@ impl Folder {
         module: &Module,
         config: &BTreeMap<String, String>,
         name: &str,
-    ) -> Done<Option<&(ptx::Image, Kernel, String)>> {
+    ) -> Done<Option<&Written>> {
         let key = (file.to_owned(), name.to_owned());
         if !self.written.contains_key(&key) {
             let made = match module.specialise(name, config) {
@@ -293,9 +299,10 @@ fn seen_types(kernel: &Kernel) -> BTreeMap<usize, ScalarType> {
     types
 }
 
-/// What may differ from the interpreter: functions that it takes from the standard library, and sums in the order of arrival.
+/// What may differ from the interpreter: functions that it takes from the standard library, sums in the order of arrival, and products
+/// on tensor cores.
 fn tolerance(kernel: &Kernel) -> f64 {
-    let inexact = kernel.body.ops().any(|op| match &op.kind {
+    let inexact = |op: &OpKind| match op {
         OpKind::Unary(op) => matches!(
             op,
             Unary::SinF
@@ -309,7 +316,8 @@ fn tolerance(kernel: &Kernel) -> f64 {
                 | Unary::CosTurnsF
         ),
         OpKind::Binary(op) => *op == Binary::Atan2F,
+        OpKind::Mma(product) => !product.lhs.is_integer(),
         kind => matches!(kind.family(), Family::Atomic),
-    });
-    if inexact { 1e-6 } else { 0.0 }
+    };
+    if kernel.body.ops().any(|op| inexact(&op.kind)) { 1e-6 } else { 0.0 }
 }

@@ -954,7 +954,7 @@ impl Steps {
         let series = |first: u32| -> Vec<f64> {
             let term = |k: u32| {
                 let factorial: f64 = (1..=2 * k + first).map(f64::from).product();
-                (if k % 2 == 0 { 1.0 } else { -1.0 }) / factorial
+                (if k.is_multiple_of(2) { 1.0 } else { -1.0 }) / factorial
             };
             (0..9).map(term).collect()
         };
@@ -1008,7 +1008,8 @@ impl Steps {
         let bottom = p.fma(x, centre, double(1.0));
         let t = p.div(top, bottom);
         let square = p.mul(t, t);
-        let series: Vec<f64> = (1..14).map(|k| (if k % 2 == 0 { 1.0 } else { -1.0 }) / f64::from(2 * k + 1)).collect();
+        let series: Vec<f64> =
+            (1..14u32).map(|k| (if k.is_multiple_of(2) { 1.0 } else { -1.0 }) / f64::from(2 * k + 1)).collect();
         let tail = p.poly64(square, &series);
         let cube = p.mul(square, t);
         let value = p.fma(tail, cube, t);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! text ──lex, syntax──> Module ──build: config bound, calls inlined, folded──passes──> ir::Kernel ──tile──> CpuImage
+//!                                                                                  ├──ptx──> ptx::Image
 //!                                                                                  └──interp──> its meaning, slowly
 //! ```
 //!

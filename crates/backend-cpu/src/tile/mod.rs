@@ -7,13 +7,20 @@
 //! - Every access is checked against the length of what it touches; every loop counts against a budget, and so do tiles. A program that
 //!   oversteps one stops with a [`Fault`]; what it wrote before stays written.
 //! - Items that are masked off touch no memory.
-//! - All on the calling thread, workgroups ascending. Nothing is allocated once `scratch` has been used with the image.
-//! - Not here: cutting a plan into launches and threads (the device), and what ops compute (`loom_compiler::eval`).
+//! - [`run`]: all on the calling thread, workgroups ascending. Nothing is allocated once `scratch` has been used with the image.
+//! - A launch that takes long enough is shared by threads (`spread`), if nobody can see in which order its workgroups ran
+//!   (`order`): results are the same bits, and the fault is that of the lowest tile.
+//! - Not here: cutting a plan into launches (the device), and what ops compute (`loom_compiler::eval`).
 
 mod kernels;
 mod memory;
+mod order;
 mod product;
 mod run;
+mod spread;
+
+pub(crate) use spread::{Crew, Profile, WORTH_NS, spread};
+pub use spread::{Team, TeamKernel};
 
 use loom_compiler::ir::ParameterKind;
 use loom_compiler::launch::Geometry;
@@ -22,6 +29,7 @@ use loom_compiler::tile::CpuImage;
 use crate::isa::Isa;
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 
 /// One launch argument.
 #[derive(Clone, Copy, Debug)]
@@ -146,6 +154,14 @@ pub enum Fault {
         /// The budget.
         limit: u64,
     },
+    /// A thread of the launch panicked: a bug of ours, contained.
+    #[error("kernel `{kernel}`: {said}")]
+    Panicked {
+        /// The kernel's export name.
+        kernel: String,
+        /// With what message.
+        said: String,
+    },
     /// The launch does not fit the image.
     #[error("kernel `{kernel}`: {what}")]
     Launch {
@@ -183,6 +199,8 @@ pub struct TileScratch {
     isa: Isa,
     step_limit: u64,
     state: run::State,
+    /// Of launches that several threads share: turns of loops, by range of tiles.
+    turns: Vec<AtomicU64>,
 }
 
 impl Default for TileScratch {
@@ -195,10 +213,10 @@ impl TileScratch {
     /// Scratch for loops of the set `isa`, or of the best one if the machine lacks it.
     pub fn new(isa: Isa) -> Self {
         let isa = if isa.available() { isa } else { Isa::best() };
-        Self { isa, step_limit: STEP_LIMIT, state: run::State::default() }
+        Self { isa, step_limit: STEP_LIMIT, state: run::State::default(), turns: Vec::new() }
     }
 
-    /// Stops launches after `turns` turns of loops, or as many tiles.
+    /// Stops launches after `turns` turns of loops, or as many tiles: of the whole launch, however many threads share it.
     pub fn set_step_limit(&mut self, turns: u64) {
         self.step_limit = turns;
     }
@@ -216,7 +234,7 @@ pub unsafe fn run(image: &CpuImage, geometry: &Geometry, args: &[Arg], scratch: 
     check(image, geometry, args)?;
     let loops = kernels::loops(scratch.isa);
     // SAFETY: the caller's promise, and `loops` are for an available set.
-    unsafe { run::launch(image, geometry, args, &mut scratch.state, loops, scratch.step_limit) }
+    unsafe { run::launch(image, geometry, args, &mut scratch.state, loops, scratch.step_limit, None) }
 }
 
 /// [`run`] over slices: each buffer parameter takes the next of `buffers`, each scalar the next of `scalars`.
@@ -227,6 +245,12 @@ pub fn run_slices(
     scalars: &[u64],
     scratch: &mut TileScratch,
 ) -> Result<(), Fault> {
+    // SAFETY: the slices are borrowed mutably, so nobody else touches them while this runs.
+    unsafe { run(image, geometry, &arguments(image, buffers, scalars), scratch) }
+}
+
+/// The arguments of [`run_slices`].
+fn arguments(image: &CpuImage, buffers: &mut [&mut [u8]], scalars: &[u64]) -> Vec<Arg> {
     let (mut buffers, mut scalars) = (buffers.iter_mut(), scalars.iter());
     let mut args = Vec::with_capacity(image.parameters.len());
     for parameter in &image.parameters {
@@ -238,8 +262,7 @@ pub fn run_slices(
         };
         args.extend(arg);
     }
-    // SAFETY: the slices are borrowed mutably, so nobody else touches them while this runs.
-    unsafe { run(image, geometry, &args, scratch) }
+    args
 }
 
 fn check(image: &CpuImage, geometry: &Geometry, args: &[Arg]) -> Result<(), Fault> {

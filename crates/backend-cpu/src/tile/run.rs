@@ -3,14 +3,16 @@
 //! - The items of a tile that are active are a range, and, where that does not do, a mask of bytes over it. Ops compute
 //!   over the whole range; memory and moves heed the mask.
 //! - Registers are `frame + reg + i * size`; the compiler laid them out for `capacity` items, and no tile has more.
-//! - Not here: the loops (`kernels`), memory (`access`), who goes on (`split`), and what items tell each other (`between`, and `fragment` of tile products).
+//! - Not here: the loops (`kernels`), memory (`access`), who goes on (`split`), which tiles a thread runs (`share`), and what items tell each other (`between`, and `fragment` of tile products).
 
 mod access;
 mod atomic;
 mod between;
 mod fragment;
+mod share;
 mod split;
 
+use std::ops::Range;
 use std::ptr;
 
 use loom_compiler::launch::Geometry;
@@ -24,6 +26,8 @@ use loom_compiler::types::ScalarType;
 use super::kernels::{Loops, Operand, bits, set_bits};
 use super::memory::Bytes;
 use super::{Arg, Fault};
+
+pub(super) use share::{Patience, Role, Share};
 
 #[cfg(not(target_endian = "little"))]
 compile_error!(
@@ -82,7 +86,7 @@ impl Exec {
     }
 }
 
-/// Runs `image` over `geometry`.
+/// Runs `image` over `geometry`: all of it, or what falls to this thread of a launch that is shared.
 ///
 /// # Safety
 ///
@@ -94,6 +98,7 @@ pub(super) unsafe fn launch(
     state: &mut State,
     loops: Loops,
     step_limit: u64,
+    share: Option<(&Share<'_>, Role<'_>)>,
 ) -> Result<(), Fault> {
     let program = image.program();
     let [gx, gy, gz] = geometry.workgroups.map(u64::from);
@@ -175,25 +180,31 @@ pub(super) unsafe fn launch(
         width: 1,
         place: Place { at: 0, row: 1, group: [0; 3] },
         steps: 0,
+        steps_max: step_limit,
+        pause: step_limit,
         tiles: 0,
         step_limit,
+        share: None,
         ahead: gx.saturating_mul(gy).saturating_mul(gz).saturating_mul(sx * sy * sz) >= MANY_ITEMS,
     };
     let clear = (state.local.as_mut_ptr(), local);
-    let (outer_x, outer_y, outer_z) = match program.shape {
-        Shape::Group => (gx, gy, gz),
-        Shape::Rows => (1, 1, gz),
-        Shape::Line { .. } | Shape::Groups => (1, gy, gz),
+    let outer = match program.shape {
+        Shape::Group => [gx, gy, gz],
+        Shape::Rows => [1, 1, gz],
+        Shape::Line { .. } | Shape::Groups => [1, gy, gz],
     };
-    for z in 0..outer_z {
-        for y in 0..outer_y {
-            for x in 0..outer_x {
-                // SAFETY: the caller's promises.
-                unsafe { run.line(total, width, [x, y, z], clear) }.map_err(|stop| *stop)?;
+    let lines = Lines::new(program, total, width, outer);
+    // SAFETY: the caller's promises.
+    unsafe {
+        match share {
+            None => run.tiles(&lines, 0..lines.tiles(), clear).map_err(|stop| *stop),
+            Some((share, role)) => {
+                run.share = Some(share);
+                share.work(&mut run, &lines, clear, role);
+                Ok(())
             }
         }
     }
-    Ok(())
 }
 
 /// Fills in where the program's buffers lie. Returns the bytes of scratch memory used, those of constants left out.
@@ -270,6 +281,12 @@ fn scalar(slots: &mut [u64], inst: &ScalarInst) {
     };
 }
 
+/// The fault of a loop beyond the budget.
+fn still_running(kernel: &str, program: &Program, site: SiteId, limit: u64) -> Fault {
+    let site = &program.sites[site.0 as usize];
+    Fault::Steps { kernel: kernel.to_owned(), op: site.op.clone(), at: site.span.start, line: site.line, limit }
+}
+
 /// A fault, behind a pointer: every access returns one or none.
 type Stop = Box<Fault>;
 
@@ -288,11 +305,16 @@ struct Run<'a> {
     /// Items per segment of the tile at hand.
     width: usize,
     place: Place,
-    /// Turns of loops so far.
+    /// Turns of loops so far: of the launch or, where it is shared, of the tiles at hand.
     steps: u64,
-    /// Tiles so far: a kernel with no loop takes time too.
+    /// How many these may be.
+    steps_max: u64,
+    /// After how many to look whether to go on: `steps_max`, or earlier.
+    pause: u64,
+    /// Tiles of the launch up to the one at hand: a kernel with no loop takes time too.
     tiles: u64,
     step_limit: u64,
+    share: Option<&'a Share<'a>>,
     /// Whether memory is fetched ahead: a launch of few items finds it in a cache.
     ahead: bool,
 }
@@ -311,6 +333,50 @@ struct Place {
 /// Work-items from which on a launch is taken to run over more memory than the second-level cache holds.
 const MANY_ITEMS: u64 = 1 << 16;
 
+/// The tiles of a launch: `outer` lines of `total` items each, `width` of them a segment, one line like the other.
+struct Lines {
+    total: u64,
+    width: u64,
+    /// Whole segments of a tile; 0 where a segment is cut into tiles.
+    segments: u64,
+    /// Tiles of a line.
+    each: u64,
+    outer: [u64; 3],
+}
+
+impl Lines {
+    fn new(program: &Program, total: u64, width: u64, outer: [u64; 3]) -> Self {
+        let capacity = u64::from(program.capacity);
+        let segments = if program.many_segments { capacity / width } else { 0 };
+        let (whole, rest) = (total / width, total % width);
+        let each = if segments > 0 {
+            whole.div_ceil(segments) + u64::from(rest > 0)
+        } else {
+            whole * width.div_ceil(capacity) + rest.div_ceil(capacity)
+        };
+        Self { total, width, segments, each, outer }
+    }
+
+    /// How many there are. No more than items, which [`super::check_items`] has counted.
+    fn tiles(&self) -> u64 {
+        self.each * self.outer[0] * self.outer[1] * self.outer[2]
+    }
+
+    /// The first item of a tile of a line, its segment, and its place there.
+    fn start(&self, tile: u64, capacity: u64) -> (u64, u64, u64) {
+        if tile == 0 {
+            (0, 0, 0)
+        } else if self.segments > 0 {
+            let segment = (tile * self.segments).min(self.total / self.width);
+            (segment * self.width, segment, 0)
+        } else {
+            let cut = self.width.div_ceil(capacity);
+            let (segment, first) = (tile / cut, tile % cut * capacity);
+            (segment * self.width + first, segment, first)
+        }
+    }
+}
+
 /// The numbers of an affine value: `base + l·(i % width) + g·(i / width)`.
 #[derive(Clone, Copy)]
 struct Line {
@@ -320,17 +386,51 @@ struct Line {
 }
 
 impl Run<'_> {
-    /// Runs the items `0..total`, `width` of them a segment, tile by tile.
-    unsafe fn line(&mut self, total: u64, width: u64, group: [u64; 3], local: (*mut u8, usize)) -> Result<(), Stop> {
+    /// Runs these tiles of the launch, ascending.
+    unsafe fn tiles(&mut self, lines: &Lines, tiles: Range<u64>, clear: (*mut u8, usize)) -> Result<(), Stop> {
+        self.tiles = tiles.start;
+        let [columns, rows, _] = lines.outer;
+        let (mut line, mut first) = (0, 0);
+        if tiles.start > 0 {
+            (line, first) = (tiles.start / lines.each, tiles.start % lines.each);
+        }
+        let mut group = if line > 0 { [line % columns, line / columns % rows, line / columns / rows] } else { [0; 3] };
+        while self.tiles < tiles.end {
+            let count = (lines.each - first).min(tiles.end - self.tiles);
+            // SAFETY: the caller's promises.
+            unsafe { self.line(lines, first..first + count, group, clear)? };
+            first = 0;
+            group[0] += 1;
+            if group[0] == columns {
+                (group[0], group[1]) = (0, group[1] + 1);
+            }
+            if group[1] == rows {
+                (group[1], group[2]) = (0, group[2] + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs these tiles of the line of `group`.
+    unsafe fn line(
+        &mut self,
+        lines: &Lines,
+        tiles: Range<u64>,
+        group: [u64; 3],
+        local: (*mut u8, usize),
+    ) -> Result<(), Stop> {
         let capacity = u64::from(self.program.capacity);
-        let segments = if self.program.many_segments { capacity / width } else { 0 };
-        let (mut at, mut segment, mut first) = (0, 0, 0);
+        let Lines { total, width, segments, .. } = *lines;
+        let (mut at, mut segment, mut first) = lines.start(tiles.start, capacity);
         let segment_width = width;
-        while at < total {
+        for _ in tiles {
             self.tiles += 1;
             if self.tiles > self.step_limit {
                 let what = format!("still running after {} tiles of work-items", self.step_limit);
                 return Err(Box::new(Fault::Launch { kernel: self.name.to_owned(), what }));
+            }
+            if let Some(share) = self.share {
+                share.go_on(self.tiles, self.name)?;
             }
             let left = total - at;
             let (count, width) = if segments > 0 && left >= width {
@@ -525,19 +625,22 @@ impl Run<'_> {
         }
     }
 
+    #[inline(always)]
     fn step(&mut self, site: SiteId) -> Result<(), Stop> {
         self.steps += 1;
-        if self.steps <= self.step_limit {
-            return Ok(());
+        if self.steps <= self.pause { Ok(()) } else { self.paused(site) }
+    }
+
+    /// Whether to take the turn of a loop that is beyond `pause`.
+    #[cold]
+    fn paused(&mut self, site: SiteId) -> Result<(), Stop> {
+        if self.steps <= self.steps_max
+            && let Some(share) = self.share
+        {
+            self.pause = share.pause(self.steps, self.steps_max);
+            return share.go_on(self.tiles, self.name);
         }
-        let site = &self.program.sites[site.0 as usize];
-        Err(Box::new(Fault::Steps {
-            kernel: self.name.to_owned(),
-            op: site.op.clone(),
-            at: site.span.start,
-            line: site.line,
-            limit: self.step_limit,
-        }))
+        Err(Box::new(still_running(self.name, self.program, site, self.step_limit)))
     }
 
     // ---- element-wise

@@ -92,6 +92,18 @@ impl Emitter<'_> {
             }
             Op::Select(_) => Ok(self.choose(a, b, c)),
             Op::Convert(convert, source, target) => self.convert(convert, source, target, a),
+            Op::Blend => {
+                let difference = self.pair(Binary::SubF, ScalarType::F32, b, c)?;
+                self.ternary(Ternary::FmaF, ScalarType::F32, a, difference, c)
+            }
+            Op::ScaledDifference => {
+                let difference = self.pair(Binary::SubF, ScalarType::F32, a, b)?;
+                self.pair(Binary::MulF, ScalarType::F32, difference, c)
+            }
+            Op::ExpDifference => {
+                let difference = self.pair(Binary::SubF, ScalarType::F32, a, b)?;
+                self.evaluate(Op::Unary(Unary::ExpF, ScalarType::F32), [difference; 3], None)
+            }
             Op::FmaExtended(ty) => {
                 let (a, b) = (self.extended(ty, a)?, self.extended(ty, b)?);
                 Ok(self.make(Class::Word, "fma.rn.f32", &[a, b, c]))

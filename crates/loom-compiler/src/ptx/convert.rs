@@ -158,7 +158,7 @@ impl Emitter<'_> {
             (_, ScalarType::F32) => self.make(Class::Word, "cvt.rn.f32.f64", &[a]),
             (_, ScalarType::F16) => self.make(Class::Half, &format!("cvt.rn.f16.{from}"), &[a]),
             (ScalarType::F64, _) => {
-                let odd = self.to_odd(a);
+                let odd = self.rounded_to_odd(a);
                 self.narrowed(to, odd)
             }
             _ => self.narrowed(to, a),
@@ -166,7 +166,7 @@ impl Emitter<'_> {
     }
 
     /// An f64 in f32, with an odd last bit where something was lost.
-    fn to_odd(&mut self, a: Operand) -> Operand {
+    fn rounded_to_odd(&mut self, a: Operand) -> Operand {
         let near = self.make(Class::Word, "cvt.rz.f32.f64", &[a]);
         let back = self.make(Class::Long, "cvt.f64.f32", &[near]);
         let lost = self.make(Class::Pred, "setp.ne.f64", &[back, a]);
