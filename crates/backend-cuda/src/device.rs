@@ -239,7 +239,7 @@ impl Device for CudaDevice {
         if !Arc::ptr_eq(&slot.executable, &asked) {
             return Err(DeviceError::Invalid { what: "this slot is of another executable".into() });
         }
-        if turn.capacity() != asked.capacity || !(turn.rows_checked() || !asked.has_states) {
+        if turn.capacity() != asked.capacity || (asked.has_states && !turn.rows_checked()) {
             let what = format!("a turn checked for {:?}, on a plan of {:?}", turn.capacity(), asked.capacity);
             return Err(DeviceError::Invalid { what });
         }

@@ -173,9 +173,8 @@ impl Driver {
         let mut driver = Self { call, version: 0 };
         let mut found = 0;
         // SAFETY: a place for one number.
-        driver
-            .check("cuDriverGetVersion", unsafe { (driver.call.driver_version)(&mut found) })
-            .map_err(|f| f.words())?;
+        let status = unsafe { (driver.call.driver_version)(&mut found) };
+        driver.check("cuDriverGetVersion", status).map_err(|failure| failure.words())?;
         driver.version = u32::try_from(found).unwrap_or(0);
         if driver.version < DRIVER_LEAST {
             let (found, least) = (version(driver.version), version(DRIVER_LEAST));
@@ -759,10 +758,9 @@ impl Module {
         self.context.call("cuModuleGetFunction", name, 0, found)?;
         if shared_bytes > 0 {
             let bytes = c_int::try_from(shared_bytes).map_err(|_| build("too much workgroup memory"))?;
-            // 8 is the most dynamic workgroup memory.
-            // SAFETY: a function of this context.
-            self.context
-                .call("cuFuncSetAttribute", name, 0, |call| unsafe { (call.function_set)(function, 8, bytes) })?;
+            // SAFETY: a function of this context; attribute 8 is the most dynamic workgroup memory.
+            let set = |call: &Interface| unsafe { (call.function_set)(function, 8, bytes) };
+            self.context.call("cuFuncSetAttribute", name, 0, set)?;
         }
         Ok(Function { _module: Arc::clone(self), function })
     }

@@ -108,19 +108,6 @@ impl Emitter<'_> {
                 let (a, b) = (self.extended(ty, a)?, self.extended(ty, b)?);
                 Ok(self.make(Class::Word, "fma.rn.f32", &[a, b, c]))
             }
-            // The tile compiler alone makes these; they mean what they are made of.
-            Op::Blend => {
-                let apart = self.pair(Binary::SubF, ScalarType::F32, b, c)?;
-                self.ternary(Ternary::FmaF, ScalarType::F32, a, apart, c)
-            }
-            Op::ScaledDifference => {
-                let apart = self.pair(Binary::SubF, ScalarType::F32, a, b)?;
-                self.pair(Binary::MulF, ScalarType::F32, apart, c)
-            }
-            Op::ExpDifference => {
-                let apart = self.pair(Binary::SubF, ScalarType::F32, a, b)?;
-                self.evaluate(Op::Unary(Unary::ExpF, ScalarType::F32), [apart; 3], None)
-            }
         }
     }
 
