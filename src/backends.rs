@@ -30,7 +30,7 @@ pub enum BackendError {
         backend: &'static str,
     },
     /// The backend has not been written.
-    #[error("backend `{backend}` is not written yet; `cpu` is")]
+    #[error("backend `{backend}` is not written yet; `cpu` and `cuda` are")]
     Unwritten {
         /// Which.
         backend: &'static str,
@@ -72,7 +72,7 @@ pub fn open(name: &str, options: &OpenOptions) -> Result<Arc<dyn Device>, Backen
     match backend {
         "cpu" if index > 0 => Err(BackendError::Index { backend: "cpu", index, count: 1 }),
         "cpu" => open_cpu(options),
-        "cuda" => Err(BackendError::Unwritten { backend: "cuda" }),
+        "cuda" => open_cuda(index, options),
         "vulkan" => Err(BackendError::Unwritten { backend: "vulkan" }),
         "wgpu" => Err(BackendError::Unwritten { backend: "wgpu" }),
         _ => Err(unknown()),
@@ -90,9 +90,35 @@ fn open_cpu(_: &OpenOptions) -> Result<Arc<dyn Device>, BackendError> {
     Err(BackendError::Unbuilt { backend: "cpu" })
 }
 
+#[cfg(feature = "cuda")]
+fn open_cuda(index: usize, options: &OpenOptions) -> Result<Arc<dyn Device>, BackendError> {
+    let count = backend_cuda::devices()?.len();
+    if index >= count {
+        return Err(BackendError::Index { backend: "cuda", index, count });
+    }
+    let options = backend_cuda::CudaOptions { budget: options.budget };
+    Ok(Arc::new(backend_cuda::CudaDevice::open(index, options)?))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda(_: usize, _: &OpenOptions) -> Result<Arc<dyn Device>, BackendError> {
+    Err(BackendError::Unbuilt { backend: "cuda" })
+}
+
+#[cfg(feature = "cuda")]
+fn cuda_devices() -> Vec<(usize, Capabilities)> {
+    backend_cuda::devices().unwrap_or_default().into_iter().enumerate().collect()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda_devices() -> Vec<(usize, Capabilities)> {
+    Vec::new()
+}
+
 /// Every device of every backend in this build: its index within the backend, and what it says of itself.
 pub fn devices(options: &OpenOptions) -> Vec<(usize, Capabilities)> {
-    open("cpu", options).map(|device| (0, device.capabilities().clone())).into_iter().collect()
+    let cpu = open("cpu", options).map(|device| (0, device.capabilities().clone()));
+    cpu.into_iter().chain(cuda_devices()).collect()
 }
 
 /// Every backend that has no device here, and why.
@@ -136,7 +162,11 @@ mod tests {
         assert_eq!((device.capabilities().units, device.memory().budget), (1, Some(10)));
         let said = |backend, index| open(backend, index).map(|_| ()).unwrap_err().to_string();
         assert_eq!(said("cpu", 1), "invalid: backend `cpu` has no device 1; it has 1");
-        assert_eq!(said("vulkan", 0), "unsupported: backend `vulkan` is not written yet; `cpu` is");
+        assert_eq!(said("vulkan", 0), "unsupported: backend `vulkan` is not written yet; `cpu` and `cuda` are");
+        if cfg!(not(feature = "cuda")) {
+            let why = "unsupported: backend `cuda` is not in this build; build with the cargo feature `cuda`";
+            assert_eq!(said("cuda", 1), why);
+        }
         assert!(said("abacus", 0).starts_with("invalid: no backend is called `abacus:0`"));
     }
 }

@@ -3,14 +3,14 @@
 use crate::error::{foreign, no_threads, too_large};
 use crate::flight::Flight;
 use crate::isa::Isa;
-use crate::memory::{Bytes, CpuBuffer, Move, Turnstile};
+use crate::memory::{Bytes, CpuBuffer, Move};
 use crate::plan::{CpuExecutable, prepare};
 use crate::pool::Pool;
 use crate::slot::CpuSlot;
 use crate::weights::Weights;
 use lanes_core::device::{
     Budget, Buffer, Capabilities, Completion, Device, DeviceError, Executable, MemoryReport, Placement, PrepareOptions,
-    Purpose, RowOp, Slot, StateRows, TurnRows,
+    Purpose, RowOp, Slot, StateRows, TurnRows, Turnstile,
 };
 use lanes_core::lanes::RowId;
 use lanes_core::plan::Checked;

@@ -17,12 +17,12 @@
 //! - Not here: what a turn does (`queue`), and slots (`slot`).
 
 use crate::error::no_threads;
-use crate::memory::{CpuBuffer, Entered, Move, Order, Passage, Ticket};
+use crate::memory::{CpuBuffer, Entered, Move, Passage};
 use crate::plan::CpuExecutable;
 use crate::pool::Pool;
 use crate::queue;
 use crate::slot::{CpuSlot, Queued, SlotCell};
-use lanes_core::device::{Completer, Completion, Completions, DeviceError, Outcome, TurnRows};
+use lanes_core::device::{Completer, Completion, Completions, DeviceError, Order, Outcome, Ticket, TurnRows};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;

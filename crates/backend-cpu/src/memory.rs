@@ -6,11 +6,10 @@
 //! - Staging and scratch need none: they are reached through the one slot, or the one executable, that owns them.
 
 use crate::device::DeviceId;
-use lanes_core::device::{BufferObject, Charge, DeviceError, Placement};
+use lanes_core::device::{BufferObject, Charge, DeviceError, Placement, Ticket, Turnstile};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Start of every allocation: a cache line, and the widest vector.
 const ALIGN: usize = 64;
@@ -59,60 +58,6 @@ impl Drop for Bytes {
     fn drop(&mut self) {
         // SAFETY: allocated in `zeroed` with this layout, and freed only here.
         unsafe { dealloc(self.allocation.as_ptr(), self.layout) }
-    }
-}
-
-/// The order of all that a device was asked to do. There is one a device, in its lock: holding it is taking part.
-#[derive(Debug, Default)]
-pub(crate) struct Order(());
-
-/// A place in the line before a turnstile. Every one taken is entered and left, or all behind it wait for ever.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ticket(u64);
-
-/// Lets in one at a time, in the order of their tickets. Left by name, so a turn can hold any number without a list.
-#[derive(Default)]
-pub(crate) struct Turnstile {
-    /// Tickets taken so far. Changed only with the device's `Order` in hand.
-    taken: AtomicU64,
-    /// The ticket that may be in.
-    serving: AtomicU64,
-    /// How many wait in `line`, so that leaving costs no lock where nobody does.
-    waiting: AtomicUsize,
-    line: Mutex<()>,
-    moved: Condvar,
-}
-
-impl Turnstile {
-    /// The next place in the line.
-    pub fn ticket(&self, _order: &mut Order) -> Ticket {
-        Ticket(self.taken.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Waits until all with earlier tickets have left.
-    pub fn enter(&self, ticket: Ticket) {
-        // Acquire: what they did to the memory is seen.
-        if self.serving.load(Ordering::Acquire) == ticket.0 {
-            return;
-        }
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        // Either this load sees what `leave` stored, or `leave` sees that somebody waits, and notifies once the lock is
-        // free, which is when this thread sleeps.
-        while self.serving.load(Ordering::SeqCst) != ticket.0 {
-            line = self.moved.wait(line).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(line);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Lets the next one in. Only for who is in.
-    pub fn leave(&self) {
-        self.serving.fetch_add(1, Ordering::SeqCst);
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            drop(self.line.lock().unwrap_or_else(PoisonError::into_inner));
-            self.moved.notify_all();
-        }
     }
 }
 
@@ -255,34 +200,5 @@ impl Move {
                 What::Fill(byte) => to.write_bytes(byte, self.len),
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::thread;
-
-    /// However late they come, they are let in by ticket, one at a time, and see what the one before did.
-    #[test]
-    fn a_turnstile_keeps_the_order_of_tickets() {
-        let (turnstile, mut order, count) = (Turnstile::default(), Order::default(), AtomicU64::new(0));
-        let visitors = if cfg!(miri) { 6 } else { 200 };
-        let tickets: Vec<_> = (0..visitors).map(|_| turnstile.ticket(&mut order)).collect();
-        thread::scope(|scope| {
-            for (at, &ticket) in tickets.iter().enumerate().rev() {
-                let (turnstile, count) = (&turnstile, &count);
-                scope.spawn(move || {
-                    turnstile.enter(ticket);
-                    // Not atomic as a whole: two at a time would lose one.
-                    let seen = count.load(Ordering::Relaxed);
-                    assert_eq!(seen, at as u64);
-                    thread::yield_now();
-                    count.store(seen + 1, Ordering::Relaxed);
-                    turnstile.leave();
-                });
-            }
-        });
-        assert_eq!(count.into_inner(), visitors);
     }
 }

@@ -8,9 +8,9 @@
 //! - An idle slot's staging belongs to the handle, a flying or orphaned one's to its turn.
 //! - What a queued turn needs is kept here between turns, so that queueing one allocates nothing.
 
-use crate::memory::{Bytes, Ticket};
+use crate::memory::Bytes;
 use crate::plan::CpuExecutable;
-use lanes_core::device::{Completion, Completions, DeviceError, SlotObject};
+use lanes_core::device::{Completion, Completions, DeviceError, SlotObject, Ticket};
 use lanes_core::lanes::SeatRows;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

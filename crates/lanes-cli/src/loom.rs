@@ -13,7 +13,8 @@ use crate::error::{CliError, CliResult};
 use crate::{say, usage};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use lanes::compile::{ArgumentLayout, LaunchArgument, Passed};
-use lanes::loom::launch::Geometry;
+use lanes::loom::launch::{Geometry, LaunchProgram};
+use lanes::loom::ptx::{self, Sm};
 use lanes::loom::tile::Buffer;
 use lanes::loom::{CpuImage, Diagnostics, MAX_SOURCE_BYTES, Module, VERSION};
 use serde_json::{Value, json};
@@ -75,13 +76,13 @@ struct CompileArgs {
     /// The kernel, by its symbol or export name
     #[arg(long, value_name = "SYM")]
     kernel: String,
-    /// cpu; ptx[:sm_NN], spirv and wgsl are not written yet
+    /// cpu, or ptx[:sm_NN], whose text goes to standard output unless -o or --json is given; spirv and wgsl are not written yet
     #[arg(long, value_name = "T", value_parser = target)]
     target: String,
     /// Bind a config key
     #[arg(long, value_name = "K=V", allow_hyphen_values = true, value_parser = pair)]
     config: Vec<(String, String)>,
-    /// The image goes here; the compiler that wrote it can read it
+    /// The image goes here: PTX as text, one for the CPU for the compiler that wrote it to read
     #[arg(short = 'o', value_name = "F")]
     out: Option<PathBuf>,
     /// Workload arguments, to compute the launch geometry for
@@ -305,11 +306,54 @@ fn whole(path: &Path, bytes: &[u8], permissions: Option<fs::Permissions>) -> io:
     })
 }
 
-fn compile(args: &CompileArgs) -> CliResult {
-    if args.target != "cpu" {
-        let target = &args.target;
-        return Err(CliError::usage(format!("--target {target}: compiling for it is not written yet; cpu is")));
+/// What came of a kernel, whatever it was compiled for.
+struct Compiled {
+    name: String,
+    layout: ArgumentLayout,
+    launch: LaunchProgram,
+    bytes: Vec<u8>,
+    /// PTX, which people read too.
+    text: Option<String>,
+    report: Vec<(&'static str, Value)>,
+}
+
+impl Compiled {
+    fn cpu(image: &CpuImage) -> CliResult<Self> {
+        let bytes = image.encode().map_err(|why| CliError::failed(format!("kernel `{}`: {why}", image.name)))?;
+        let (layout, launch) = (ArgumentLayout::of(image), image.launch.clone());
+        Ok(Self { name: image.name.clone(), layout, launch, bytes, text: None, report: report(image) })
     }
+
+    fn ptx(image: ptx::Image) -> Self {
+        let layout = ArgumentLayout::new(&image.name, &image.parameters, &image.launch.workload);
+        let (major, minor) = image.version;
+        let report = vec![
+            ("entry", image.entry.as_str().into()),
+            ("least_target", image.target.to_string().into()),
+            ("version", format!("{major}.{minor}").into()),
+            ("parameter_bytes", image.slots.last().map_or(0, |slot| slot.offset + slot.bytes).into()),
+            ("static_workgroup_bytes", image.static_shared_bytes.into()),
+            ("dynamic_workgroup_bytes", image.dynamic_shared_bytes.into()),
+            ("private_bytes_per_item", image.local_bytes.into()),
+        ];
+        let bytes = image.text.clone().into_bytes();
+        Self { name: image.name, layout, launch: image.launch, bytes, text: Some(image.text), report }
+    }
+}
+
+fn compile(args: &CompileArgs) -> CliResult {
+    let options = match args.target.split_once(':').unwrap_or((&args.target, "")) {
+        ("cpu", _) => None,
+        ("ptx", "") => Some(ptx::Options::default()),
+        ("ptx", name) => {
+            let target = Sm::parse(name).map_err(|why| CliError::usage(format!("--target {}: {why}", args.target)))?;
+            Some(ptx::Options { target, ..ptx::Options::default() })
+        }
+        (target, _) => {
+            let why = format!("--target {target}: compiling for it is not written yet; cpu and ptx are");
+            return Err(CliError::usage(why));
+        }
+    };
     let mut config = BTreeMap::new();
     for (key, value) in &args.config {
         if config.insert(key.clone(), value.clone()).is_some() {
@@ -332,14 +376,17 @@ fn compile(args: &CompileArgs) -> CliResult {
     let root = modules.iter().position(|(module, _)| module.has_kernel(&args.kernel)).unwrap_or(0);
     let (module, name) = modules.swap_remove(root);
     let libraries: Vec<&Module> = modules.iter().map(|(module, _)| module).collect();
-    let image = module.link(&libraries).and_then(|linked| linked.compile_cpu(&args.kernel, &config));
-    let image = image.map_err(|errors| refused(&name, Wrong::Text(errors)))?;
-    let geometry = geometry(&image, &args.launch)?;
-    let bytes = image.encode().map_err(|why| CliError::failed(format!("kernel `{}`: {why}", args.kernel)))?;
+    let errors = |errors: Diagnostics| refused(&name, Wrong::Text(errors));
+    let linked = module.link(&libraries).map_err(errors)?;
+    let image = match &options {
+        None => Compiled::cpu(&linked.compile_cpu(&args.kernel, &config).map_err(errors)?)?,
+        Some(options) => Compiled::ptx(linked.compile_ptx(&args.kernel, &config, options).map_err(errors)?),
+    };
+    let geometry = geometry(&image.name, &image.launch, &args.launch)?;
+    let (layout, bytes) = (&image.layout, &image.bytes);
     if let Some(path) = &args.out {
-        whole(path, &bytes, None).map_err(|why| CliError::usage(format!("-o {}: {why}", path.display())))?;
+        whole(path, bytes, None).map_err(|why| CliError::usage(format!("-o {}: {why}", path.display())))?;
     }
-    let layout = ArgumentLayout::of(&image);
     if args.json {
         let mut object = json!({
             "file": name, "kernel": image.name, "target": args.target, "compiler": VERSION, "image_bytes": bytes.len(),
@@ -349,9 +396,15 @@ fn compile(args: &CompileArgs) -> CliResult {
             "workgroup_size": image.launch.workgroup_size, "workgroups": geometry.map(|geometry| geometry.workgroups),
         });
         if args.report {
-            object["report"] = report(&image).into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+            object["report"] = image.report.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        }
+        if let Some(text) = image.text.filter(|_| args.out.is_none()) {
+            object["text"] = text.into();
         }
         return say::json(&object);
+    }
+    if let (Some(text), None) = (&image.text, &args.out) {
+        return say::lines(&text.lines().map(str::to_owned).collect::<Vec<_>>());
     }
     let mut lines = vec![format!("kernel    {} of {name}, for {}, {} bytes", image.name, args.target, bytes.len())];
     lines.extend(layout.launch().iter().map(|argument| format!("argument  {}", line_of(argument))));
@@ -363,14 +416,14 @@ fn compile(args: &CompileArgs) -> CliResult {
         None => "launch    depends on the workload; --launch computes it".to_owned(),
     });
     if args.report {
-        lines.extend(report(&image).into_iter().map(|(key, value)| format!("report    {key} {value}")));
+        lines.extend(image.report.iter().map(|(key, value)| format!("report    {key} {value}")));
     }
     say::lines(&lines)
 }
 
 /// The launch geometry for workload arguments as text; none if there should be some and none were given.
-fn geometry(image: &CpuImage, given: &[String]) -> CliResult<Option<Geometry>> {
-    let workload = &image.launch.workload;
+fn geometry(kernel: &str, launch: &LaunchProgram, given: &[String]) -> CliResult<Option<Geometry>> {
+    let workload = &launch.workload;
     if given.is_empty() && !workload.is_empty() {
         return Ok(None);
     }
@@ -379,7 +432,7 @@ fn geometry(image: &CpuImage, given: &[String]) -> CliResult<Option<Geometry>> {
         let names: Vec<&str> = workload.iter().map(|parameter| parameter.name.as_str()).collect();
         let (found, accepted) = (given.len(), workload.len());
         let names = names.join(", ");
-        return Err(wrong(format!("{found} workload arguments; `{}` has {accepted}: {names}", image.name)));
+        return Err(wrong(format!("{found} workload arguments; `{kernel}` has {accepted}: {names}")));
     }
     let slots: Result<Vec<u64>, String> = workload
         .iter()
@@ -388,7 +441,7 @@ fn geometry(image: &CpuImage, given: &[String]) -> CliResult<Option<Geometry>> {
             parameter.kind.slot(text).map_err(|why| format!("`{text}` for {}: {why}", parameter.name))
         })
         .collect();
-    let geometry = image.launch.geometry(&slots.map_err(wrong)?);
+    let geometry = launch.geometry(&slots.map_err(wrong)?);
     geometry.map(Some).map_err(|why| wrong(why.to_string()))
 }
 

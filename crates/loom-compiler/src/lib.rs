@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! text ──lex, syntax──> Module ──build: config bound, calls inlined, folded──passes──> ir::Kernel ──tile──> CpuImage
+//!                                                                                  ├──ptx──> ptx::Image
 //!                                                                                  └──interp──> its meaning, slowly
 //! ```
 //!
@@ -18,6 +19,7 @@ mod build;
 pub mod check;
 mod diag;
 pub mod eval;
+mod expand;
 pub mod facts;
 mod flow;
 mod fold;
@@ -35,6 +37,7 @@ mod module;
 mod opaque;
 pub mod ops;
 mod passes;
+pub mod ptx;
 mod reader;
 mod simplify;
 mod syntax;
@@ -45,7 +48,7 @@ pub use diag::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
 pub use image::compile_cpu;
 pub use module::{MAX_SOURCE_BYTES, Module};
 pub use opaque::{Visible, layout_opaque};
-pub use tile::{CpuImage, ImageError, MAX_IMAGE_BYTES};
+pub use tile::{CpuImage, ImageError, MAX_IMAGE_BYTES, Origin};
 
 /// This compiler: the crate's version, and a name for the state of its sources. Two with one version make the same images of
 /// the same text and read each other's encoded ones.

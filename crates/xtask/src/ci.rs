@@ -1,5 +1,6 @@
 //! The steps of continuous integration, in order; the first that fails ends the run.
 
+use crate::ptx;
 use crate::shell::{Chore, cargo, finish};
 use crate::zoo;
 use std::time::Instant;
@@ -17,6 +18,7 @@ pub fn run() -> Chore {
         let docs = ["doc", "--workspace", "--all-features", "--no-deps"];
         finish(cargo().env("RUSTDOCFLAGS", "-D warnings").args(docs))
     })?;
+    step("ptx", || ptx::run(&ptx::Options::default()))?;
     step("zoo", || zoo::run(&zoo::Options::default()))?;
     println!("ci: all steps passed in {:.1} minutes", start.elapsed().as_secs_f64() / 60.0);
     Ok(())

@@ -146,6 +146,26 @@ fn crate_archive(name: &str, wanted: &str) -> Chore<PathBuf> {
     Err(ChoreError::Words(format!("{name} could not be fetched; the crate index may be unreachable from here")))
 }
 
+const NVCC: Wheel = Wheel {
+    requirement: "nvidia-cuda-nvcc==13.0.88",
+    file: "nvidia_cuda_nvcc-13.0.88-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+    sha256: "56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03",
+};
+
+/// The assembler of PTX, fetched unless it is there already. It runs on x86-64 Linux.
+pub fn ptxas() -> Chore<PathBuf> {
+    let folder = root().join("target/nvcc");
+    let ptxas = folder.join("nvidia/cu13/bin/ptxas");
+    std::fs::create_dir_all(&folder).map_err(at(&folder))?;
+    let archive = wheel(&NVCC, &folder)?;
+    if !ptxas.exists() {
+        unpack(&archive, &folder)?;
+        // A wheel unpacked by hand has no permissions.
+        finish(Command::new("chmod").arg("+x").arg(&ptxas))?;
+    }
+    Ok(ptxas)
+}
+
 /// Where everything fetched is kept.
 pub fn folder() -> PathBuf {
     root().join("target/zoo")

@@ -1,4 +1,4 @@
-//! Every chore of the project: `cargo xtask ci | zoo | corpus | bench | build-time`.
+//! Every chore of the project: `cargo xtask ci | zoo | corpus | ptx | bench | build-time`.
 #![deny(unsafe_code)]
 
 mod bench;
@@ -6,6 +6,7 @@ mod build_time;
 mod ci;
 mod corpus;
 mod fetch;
+mod ptx;
 mod shell;
 mod zoo;
 
@@ -27,6 +28,8 @@ enum Chore {
     Zoo(zoo::Options),
     /// Fetch public Loom kernels, compile them for the CPU and run their cases
     Corpus(corpus::Options),
+    /// Fetch NVIDIA's assembler, assemble every kernel for five targets, and compare registers with a table
+    Ptx(ptx::Options),
     /// Ours beside other engines, alternated in one run; builds the peers first, which takes some ten minutes once
     Bench(bench::Options),
     /// Time a clean release build of the default features, downloads excluded
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         Chore::Ci => ci::run(),
         Chore::Zoo(options) => zoo::run(&options),
         Chore::Corpus(options) => corpus::run(&options),
+        Chore::Ptx(options) => ptx::run(&options),
         Chore::Bench(options) => bench::run(&options),
         Chore::BuildTime => build_time::run(),
     };

@@ -106,6 +106,24 @@ fn compile_tells_layout_and_geometry() {
 }
 
 #[test]
+fn compile_prints_ptx() {
+    let here = place();
+    write(here.path(), "a.loom", GEMV);
+    let ran = lanes(here.path(), "loom compile {}/a.loom --kernel gemv --target ptx:sm_80");
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    assert!(ran.out.starts_with("// gemv") && ran.out.ends_with("}\n"), "{ran:?}");
+    assert!(ran.out.contains(".visible .entry loom_gemv(") && ran.out.contains(".reqntid 4, 1, 1"), "{ran:?}");
+    let file = lanes(here.path(), "loom compile {}/a.loom --kernel gemv --target ptx:sm_80 -o {}/a.ptx --launch 3");
+    assert!(file.out.contains("for ptx:sm_80") && file.out.contains("3 x 1 x 1"), "{file:?}");
+    assert_eq!(std::fs::read_to_string(here.path().join("a.ptx")).unwrap(), ran.out);
+    let found = lanes(here.path(), "loom compile {}/a.loom --kernel gemv --target ptx --json --report").json();
+    assert_eq!(found["target"], "ptx");
+    assert_eq!(found["arguments"][4], json!({"name": "y", "kind": "buffer", "binding": 2}));
+    assert_eq!(found["report"]["least_target"], "sm_75");
+    assert_eq!(found["text"].as_str().unwrap(), ran.out);
+}
+
+#[test]
 fn wrong_usage_is_refused_in_words() {
     let here = place();
     write(here.path(), "a.loom", GEMV);
@@ -117,7 +135,8 @@ fn wrong_usage_is_refused_in_words() {
         ("loom check --nope {}/a.loom".into(), &["--nope", "--json"]),
         ("loom test".into(), &["lanes loom test", "FILE"]),
         ("loom bench".into(), &["lanes loom bench", "FILE"]),
-        (format!("{compile} --target ptx:sm_90"), &["ptx:sm_90", "not written yet", "cpu"]),
+        (format!("{compile} --target ptx:sm_70"), &["ptx:sm_70", "sm_75, or a later"]),
+        (format!("{compile} --target ptx:sm_90z"), &["ptx:sm_90z", "sm_NNa"]),
         (format!("{compile} --target spirv"), &["spirv", "not written yet"]),
         (format!("{compile} --target wgsl"), &["wgsl", "not written yet"]),
         (format!("{compile} --target metal"), &["metal", "cpu, ptx"]),

@@ -83,7 +83,7 @@ fn test_runs_what_is_asked_for() {
         ("--case @nope", &["--case @nope", "no file has such a case", "@doubles, @hidden"][..]),
         ("--sample 3", &["--sample 3", "no case has so many samples"]),
         ("--sample x", &["--sample"]),
-        ("--backend cuda", &["--backend cuda", "not written yet"]),
+        ("--backend vulkan", &["--backend vulkan", "not written yet"]),
         ("--backend tpu", &["tpu", "cpu, cuda"]),
         ("--config n", &["K=V"]),
         ("--config n=1 --config @n=2", &["`n`", "twice"]),

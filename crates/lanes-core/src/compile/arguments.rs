@@ -142,11 +142,12 @@ pub enum ArgumentError {
 impl ArgumentLayout {
     /// Of an image.
     pub fn of(image: &CpuImage) -> Self {
-        Self {
-            kernel: image.name.clone(),
-            launch: laid_out(&image.parameters),
-            workload: laid_out(&image.launch.workload),
-        }
+        Self::new(&image.name, &image.parameters, &image.launch.workload)
+    }
+
+    /// Of a kernel with these launch and workload arguments, whatever it is compiled for.
+    pub fn new(kernel: &str, launch: &[Parameter], workload: &[Parameter]) -> Self {
+        Self { kernel: kernel.to_owned(), launch: laid_out(launch), workload: laid_out(workload) }
     }
 
     /// Launch arguments, in order.

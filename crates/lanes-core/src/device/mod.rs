@@ -20,6 +20,7 @@ mod error;
 mod handle;
 mod poison;
 mod turn;
+mod turnstile;
 
 pub use budget::{Budget, Charge, MemoryUse, Purpose};
 pub(crate) use completion::wake;
@@ -29,6 +30,7 @@ pub use handle::{Buffer, BufferObject, Executable, ExecutableObject, Slot, SlotO
 pub use poison::Ledger;
 pub(crate) use poison::minus;
 pub use turn::{RowCheck, TurnRows};
+pub use turnstile::{Order, Ticket, Turnstile};
 
 use crate::lanes::{Capacity, RowId};
 use crate::plan::Checked;

@@ -105,7 +105,8 @@ impl ModelContext {
         let capabilities = device.capabilities();
         // Images for the CPU do not depend on its vector instructions.
         let target = match capabilities.backend {
-            "cpu" => Target::cpu(),
+            // A GPU's device compiles for itself out of what an image of the CPU came from.
+            "cpu" | "cuda" => Target::cpu(),
             _ => Target { name: capabilities.target.clone(), driver: capabilities.driver.clone() },
         };
         compile_batch(compiler, &target, cache, sources).map_err(CompileErrors::into_device_error)

@@ -22,6 +22,18 @@ use crate::ir::{Kernel, Parameter, SourceDigest, Span};
 use crate::launch::LaunchProgram;
 use crate::ops::Atomic;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What an image was compiled from: a device of another kind compiles the same kernel for itself out of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The texts by name, the one that was linked to first.
+    pub texts: Vec<(String, String)>,
+    /// The symbol or export name that was asked for.
+    pub kernel: String,
+    /// Values of `config` declarations.
+    pub config: BTreeMap<String, String>,
+}
 
 /// A kernel compiled for the CPU backend's tile executor. Every access is checked when it runs, so no image needs trust.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +46,8 @@ pub struct CpuImage {
     pub parameters: Vec<Parameter>,
     /// Computes the number of workgroups from workload arguments.
     pub launch: LaunchProgram,
+    /// What it was compiled from, where that was a text; [`compile`] alone does not know.
+    pub origin: Option<Box<Origin>>,
     /// Private, so that every program was made by [`compile`] or passed [`validate`]: an executor relies on its indices.
     program: Program,
 }
@@ -102,6 +116,7 @@ pub fn compile(kernel: &Kernel) -> Result<CpuImage, Unsupported> {
         source: kernel.source,
         parameters: kernel.parameters.clone(),
         launch: kernel.launch.clone(),
+        origin: None,
         program,
     })
 }

@@ -1,0 +1,46 @@
+//! The CUDA backend: NVIDIA GPUs, through nothing but the driver's library.
+//!
+//! ```text
+//! plan ──prepare──> per slot and bucket one graph:  upload ──> kernels, moves, fills ──> download
+//! turn of 5 seats ── rows into the parameter block ──> the graph for 6 seats, launched once
+//! ```
+//!
+//! - Nothing of CUDA is needed to build. At run time `libcuda` is looked for, symbol by symbol.
+//! - A plan is a graph of explicit nodes with exactly the edges that its hazards need. What varies per turn, its seats and
+//!   rows, is data in a block that the graph uploads with the inputs.
+//! - Buckets size launches. A turn of fewer seats than its bucket has its first seat's inputs and row stand in for those
+//!   that lack, so they fault only where that one does; they write no row.
+//! - Kernels are compiled for this GPU out of the text that an image came from, every access checked.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `device` | opening one, and what it answers |
+//! | `memory` | buffers, and who may touch them when |
+//! | `plan` | a plan made ready: its graphs |
+//! | `flight` | what was submitted and has not ended: its order, and the device thread |
+//! | `slot` | staging and graphs, on lease or in flight |
+//! | `queue` | a turn: block, launch, faults |
+//! | `moves` | copies, gathers, scatters and fills of strided runs, as PTX |
+//! | `contract` | contractions, as Loom |
+//! | `image` | kernels, compiled once |
+//! | `weights` | constants that several plans share |
+//! | `error` | what went wrong, as a `DeviceError` |
+//! | `sys` | the driver's library: the only raw calls |
+//!
+//! What this API cannot do: run two turns of one device at the same time; take back a turn that was launched; go on after
+//! an illegal address, in this process: the device is lost, and so is whatever else of the process uses it.
+
+mod contract;
+mod device;
+mod error;
+mod flight;
+mod image;
+mod memory;
+mod moves;
+mod plan;
+mod queue;
+mod slot;
+mod sys;
+mod weights;
+
+pub use device::{CudaDevice, CudaOptions, devices};

@@ -1,0 +1,334 @@
+//! Copies, gathers, scatters and fills of strided runs: PTX of our own, since rows are looked up in the parameter block.
+//!
+//! ```text
+//! x: 256 units of a seat's runs a block, a unit being the widest that divides every offset     y: seats
+//! ```
+//!
+//! - A unit is 1 to 16 bytes. One module has an entry for each.
+//! - Not here: runs that all lie end to end and are the host's (`plan` copies those by nodes of the driver's own).
+
+use crate::image::Modules;
+use crate::sys::{Address, Context, Function, Node};
+use lanes_core::device::DeviceError;
+use std::sync::Arc;
+
+/// Work-items of a block.
+const BLOCK: usize = 256;
+
+/// The most blocks along y. Seats beyond go round again.
+const GRID_Y_MAX: usize = 65_535;
+
+/// Which seats a move is of, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Every seat's own bytes.
+    Seats,
+    /// From the row that each seat reads.
+    Gather,
+    /// To the row that each seat writes, of the turn's seats only.
+    Scatter,
+    /// From the first seat to those of the bucket past the turn's.
+    Pad,
+}
+
+/// Runs moved for each seat.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
+    pub kind: Kind,
+    /// First byte of the first run of seat or row 0.
+    pub from: Address,
+    pub to: Address,
+    /// Length and number of runs.
+    pub row_bytes: usize,
+    pub rows: usize,
+    /// Bytes between runs.
+    pub from_stride: usize,
+    pub to_stride: usize,
+    /// Bytes between seats or rows.
+    pub from_seat: usize,
+    pub to_seat: usize,
+}
+
+/// A pattern repeated over runs of each seat.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Filled {
+    pub to: Address,
+    pub row_bytes: usize,
+    pub rows: usize,
+    pub to_stride: usize,
+    pub to_seat: usize,
+    pub pattern: u32,
+}
+
+/// The entries of the module.
+pub(crate) struct Movers {
+    /// By the exponent of the unit.
+    copies: [Function; 5],
+    fills: [Function; 3],
+}
+
+impl Movers {
+    /// Compiled for this device.
+    pub fn load(context: &Arc<Context>, modules: &Modules) -> Result<Self, DeviceError> {
+        let module = modules.load(context, "moves", &text())?;
+        let [c1, c2, c4, c8, c16] = [1, 2, 4, 8, 16].map(|unit| module.function(&format!("copy_{unit}"), 0));
+        let [f1, f2, f4] = [1, 2, 4].map(|unit| module.function(&format!("fill_{unit}"), 0));
+        Ok(Self { copies: [c1?, c2?, c4?, c8?, c16?], fills: [f1?, f2?, f4?] })
+    }
+
+    /// The launch that does it for `seats` seats; the block is at `block`, made for `max_seats`.
+    pub fn moved(
+        &self,
+        moved: &Moved,
+        block: Address,
+        seats: usize,
+        max_seats: usize,
+    ) -> Result<Node<'_>, DeviceError> {
+        let Moved { kind, from, to, row_bytes, rows, from_stride, to_stride, from_seat, to_seat } = *moved;
+        if row_bytes == 0 || rows == 0 {
+            return Ok(Node::Nothing);
+        }
+        let strides = if rows > 1 { from_stride | to_stride } else { 0 };
+        let exponent = unit(from.address | to.address, row_bytes | strides | from_seat | to_seat, 4);
+        let run = row_bytes >> exponent;
+        let (grid, total) = grid(run, rows, seats)?;
+        let parameters = vec![
+            from.address,
+            to.address,
+            block.address,
+            run as u64,
+            total,
+            from_stride as u64,
+            to_stride as u64,
+            from_seat as u64,
+            to_seat as u64,
+            seats as u64,
+            max_seats as u64,
+            match kind {
+                Kind::Seats => 0,
+                Kind::Gather => 1,
+                Kind::Scatter => 2,
+                Kind::Pad => 4,
+            },
+        ];
+        let function = &self.copies[exponent as usize];
+        Ok(Node::Launch { function, grid, block: [BLOCK as u32, 1, 1], shared_bytes: 0, parameters })
+    }
+
+    /// The launch that fills for `seats` seats.
+    pub fn filled(&self, filled: &Filled, seats: usize) -> Result<Node<'_>, DeviceError> {
+        let Filled { to, row_bytes, rows, to_stride, to_seat, pattern } = *filled;
+        if row_bytes == 0 || rows == 0 {
+            return Ok(Node::Nothing);
+        }
+        let stride = if rows > 1 { to_stride } else { 0 };
+        let exponent = unit(to.address, row_bytes | stride | to_seat, 2);
+        let run = row_bytes >> exponent;
+        let (grid, total) = grid(run, rows, seats)?;
+        let parameters =
+            vec![to.address, run as u64, total, to_stride as u64, to_seat as u64, seats as u64, pattern.into()];
+        let function = &self.fills[exponent as usize];
+        Ok(Node::Launch { function, grid, block: [BLOCK as u32, 1, 1], shared_bytes: 0, parameters })
+    }
+}
+
+/// The exponent of the widest unit, at most `most`, that divides all of them.
+fn unit(addresses: u64, lengths: usize, most: u32) -> u32 {
+    (addresses | lengths as u64).trailing_zeros().min(most)
+}
+
+/// Blocks for `rows` runs of `run` units of every seat, and how many units a seat has.
+fn grid(run: usize, rows: usize, seats: usize) -> Result<([u32; 3], u64), DeviceError> {
+    let total = run.checked_mul(rows).filter(|&total| u32::try_from(total).is_ok_and(|total| total < u32::MAX - 255));
+    let total = total.ok_or_else(|| DeviceError::TooLarge {
+        what: "what is moved of one seat, in units".into(),
+        bytes: (run as u64).saturating_mul(rows as u64),
+        limit: u64::from(u32::MAX - 256),
+    })?;
+    Ok(([total.div_ceil(BLOCK) as u32, seats.clamp(1, GRID_Y_MAX) as u32, 1], total as u64))
+}
+
+/// The module's text.
+fn text() -> String {
+    let mut text = String::from(".version 7.0\n.target sm_75\n.address_size 64\n");
+    for (unit, kind, registers) in [
+        (1, "u8", "%v0"),
+        (2, "u16", "%v0"),
+        (4, "u32", "%v0"),
+        (8, "u64", "%w0"),
+        (16, "v4.u32", "{%v0, %v1, %v2, %v3}"),
+    ] {
+        text.push_str(&copy(unit, kind, registers));
+    }
+    for (unit, kind) in [(1, "u8"), (2, "u16"), (4, "u32")] {
+        text.push_str(&fill(unit, kind));
+    }
+    text
+}
+
+/// Where a unit lies in its seat, from the item's number: its run, and its place there.
+fn place(stride: &str, unit: usize, result: &str) -> String {
+    format!(
+        "  mul.wide.u32 {result}, %column, {unit};\n  cvt.u64.u32 %wide, %run;\n  ld.param.u64 %stride, [{stride}];\n  \
+         mad.lo.u64 {result}, %wide, %stride, {result};\n"
+    )
+}
+
+/// The start of an entry: returns for items past the end, and finds run and column.
+fn head(entry: &str) -> String {
+    format!(
+        "  mov.u32 %block, %ctaid.x;\n  mov.u32 %item, %tid.x;\n  mad.lo.u32 %item, %block, {BLOCK}, %item;\n  \
+         ld.param.u32 %total, [{entry}_total];\n  setp.ge.u32 %p, %item, %total;\n  @%p ret;\n  \
+         ld.param.u32 %length, [{entry}_length];\n  div.u32 %run, %item, %length;\n  mul.lo.u32 %column, %run, %length;\n  \
+         sub.u32 %column, %item, %column;\n  mov.u32 %seat, %ctaid.y;\n  mov.u32 %step, %nctaid.y;\n  \
+         ld.param.u32 %seats, [{entry}_seats];\n"
+    )
+}
+
+const REGISTERS: &str = "  .reg .pred %p;\n  .reg .b32 %block, %item, %total, %length, %run, %column, %seat, %step, %seats;\n  \
+                         .reg .b64 %wide, %stride;\n";
+
+fn copy(unit: usize, kind: &str, registers: &str) -> String {
+    let entry = format!("copy_{unit}");
+    let longs = ["from", "to", "block"].map(|name| format!("  .param .u64 {entry}_{name},\n")).concat();
+    let words = ["length", "total"].map(|name| format!("  .param .u32 {entry}_{name},\n")).concat();
+    let strides = ["from_stride", "to_stride", "from_seat", "to_seat"]
+        .map(|name| format!("  .param .u64 {entry}_{name},\n"))
+        .concat();
+    let (head, from, to) = (
+        head(&entry),
+        place(&format!("{entry}_from_stride"), unit, "%from"),
+        place(&format!("{entry}_to_stride"), unit, "%to"),
+    );
+    format!(
+        ".visible .entry {entry}(
+{longs}{words}{strides}  .param .u32 {entry}_seats,
+  .param .u32 {entry}_most,
+  .param .u32 {entry}_kind
+)
+{{
+{REGISTERS}  .reg .pred %gathers, %scatters, %pads, %skip, %less;
+  .reg .b32 %kind, %bits, %most, %live, %source, %target, %v<4>;
+  .reg .b64 %from, %to, %base, %blocks, %at, %w<1>, %fromseat, %toseat, %read, %write;
+{head}{from}{to}  ld.param.u64 %base, [{entry}_from];
+  add.u64 %from, %from, %base;
+  ld.param.u64 %base, [{entry}_to];
+  add.u64 %to, %to, %base;
+  ld.param.u64 %fromseat, [{entry}_from_seat];
+  ld.param.u64 %toseat, [{entry}_to_seat];
+  ld.param.u64 %blocks, [{entry}_block];
+  ld.param.u32 %most, [{entry}_most];
+  ld.param.u32 %kind, [{entry}_kind];
+  and.b32 %bits, %kind, 1;
+  setp.ne.u32 %gathers, %bits, 0;
+  and.b32 %bits, %kind, 2;
+  setp.ne.u32 %scatters, %bits, 0;
+  and.b32 %bits, %kind, 4;
+  setp.ne.u32 %pads, %bits, 0;
+  mov.u32 %live, %seats;
+  setp.ne.u32 %p, %kind, 0;
+  @%p ld.global.u32 %live, [%blocks];
+  mul.wide.u32 %wide, %most, 4;
+  add.u64 %read, %blocks, 16;
+  add.u64 %write, %read, %wide;
+next:
+  setp.ge.u32 %p, %seat, %seats;
+  @%p ret;
+  setp.lt.u32 %less, %seat, %live;
+  not.pred %skip, %less;
+  and.pred %skip, %skip, %scatters;
+  and.pred %less, %less, %pads;
+  or.pred %skip, %skip, %less;
+  @%skip bra over;
+  mov.u32 %source, %seat;
+  mov.u32 %target, %seat;
+  mul.wide.u32 %wide, %seat, 4;
+  add.u64 %at, %read, %wide;
+  @%gathers ld.global.u32 %source, [%at];
+  add.u64 %at, %write, %wide;
+  @%scatters ld.global.u32 %target, [%at];
+  @%pads mov.u32 %source, 0;
+  cvt.u64.u32 %wide, %source;
+  mad.lo.u64 %at, %wide, %fromseat, %from;
+  ld.global.{kind} {registers}, [%at];
+  cvt.u64.u32 %wide, %target;
+  mad.lo.u64 %at, %wide, %toseat, %to;
+  st.global.{kind} [%at], {registers};
+over:
+  add.u32 %seat, %seat, %step;
+  bra next;
+}}
+"
+    )
+}
+
+fn fill(unit: usize, kind: &str) -> String {
+    let entry = format!("fill_{unit}");
+    let (head, to) = (head(&entry), place(&format!("{entry}_to_stride"), unit, "%to"));
+    format!(
+        ".visible .entry {entry}(
+  .param .u64 {entry}_to,
+  .param .u32 {entry}_length,
+  .param .u32 {entry}_total,
+  .param .u64 {entry}_to_stride,
+  .param .u64 {entry}_to_seat,
+  .param .u32 {entry}_seats,
+  .param .u32 {entry}_pattern
+)
+{{
+{REGISTERS}  .reg .b32 %shift, %value;
+  .reg .b64 %to, %base, %at, %toseat;
+{head}{to}  ld.param.u64 %base, [{entry}_to];
+  add.u64 %to, %to, %base;
+  ld.param.u64 %toseat, [{entry}_to_seat];
+  ld.param.u32 %value, [{entry}_pattern];
+  mul.lo.u32 %shift, %column, {bits};
+  and.b32 %shift, %shift, 31;
+  shr.u32 %value, %value, %shift;
+next:
+  setp.ge.u32 %p, %seat, %seats;
+  @%p ret;
+  cvt.u64.u32 %wide, %seat;
+  mad.lo.u64 %at, %wide, %toseat, %to;
+  st.global.{kind} [%at], %value;
+  add.u32 %seat, %seat, %step;
+  bra next;
+}}
+",
+        bits = unit * 8
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_divide_all_that_is_moved() {
+        assert_eq!(unit(0x100, 32 | 64, 4), 4);
+        assert_eq!(unit(0x100, 24, 4), 3);
+        assert_eq!(unit(0x102, 32, 4), 1);
+        assert_eq!(unit(0x100, 7, 4), 0);
+        assert_eq!(unit(0x100, 64, 2), 2);
+    }
+
+    #[test]
+    fn grids_cover_every_unit_and_refuse_what_has_too_many() {
+        assert_eq!(grid(3, 100, 7).unwrap(), ([2, 7, 1], 300));
+        assert_eq!(grid(256, 1, 100_000).unwrap(), ([1, 65_535, 1], 256));
+        assert!(matches!(grid(1 << 31, 2, 1), Err(DeviceError::TooLarge { .. })));
+        assert!(matches!(grid(usize::MAX, 2, 1), Err(DeviceError::TooLarge { .. })));
+    }
+
+    /// Every register that the text names is declared, and every parameter that it loads: what an assembler says first.
+    #[test]
+    fn the_text_names_nothing_that_it_does_not_declare() {
+        let text = text();
+        assert_eq!(text.matches(".visible .entry").count(), 8);
+        for entry in text.split(".visible .entry ").skip(1) {
+            for used in entry.split('[').skip(1).filter_map(|rest| rest.split(']').next()) {
+                assert!(used.starts_with('%') || entry.contains(&format!(" {used}")), "{used}");
+            }
+        }
+    }
+}

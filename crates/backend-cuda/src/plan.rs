@@ -1,0 +1,675 @@
+//! A plan made ready for one GPU: for every slot and bucket a graph.
+//!
+//! ```text
+//! block ─┬───────────────> gather ─┐                          ┌─> scatter ─────┐
+//! input ─┴─> pad ─> kernel ────────┴─> kernel ─> kernel ──────┴─> output down  ├─> fault records down
+//! records cleared ──────┴────────────────┴─────────┴──────────────────────────-┘
+//! ```
+//!
+//! - Commands have exactly the edges of `hazard`, scratch that shares memory included. An upload comes before its readers, a
+//!   download after its writers.
+//! - A slot has staging, in pinned memory of the host and in the device's, laid out alike. Scratch is one for all slots: turns
+//!   of one executable run one after the other.
+//! - A bucket's graph moves and computes the bucket's number of seats.
+//! - Not here: what a turn writes into the block (`queue`).
+
+use crate::contract;
+use crate::device::{CudaDevice, DeviceId};
+use crate::error::{foreign, too_large};
+use crate::image::{self, Kernel};
+use crate::memory::CudaBuffer;
+use crate::moves::{Filled, Kind, Moved};
+use crate::queue::block_bytes;
+use crate::slot::{SlotCell, SlotMemory};
+use crate::sys::{Address, Memory, Node};
+use crate::weights::{Constant, Owner};
+use lanes_core::Scope;
+use lanes_core::device::{Charge, Device, DeviceError, ExecutableObject, MemoryUse, PrepareOptions, Purpose};
+use lanes_core::hazard::Hazards;
+use lanes_core::lanes::Capacity;
+use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Place, Region, Scalar, Storage, StorageId};
+use lanes_core::scratch::Layout;
+use loom_compiler::ptx::{FAULT_BYTES, Image, Passed};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+/// Starts of what lies in staging: what a device's copies like best.
+const ALIGN: usize = 256;
+
+/// The most buckets.
+const BUCKETS_MAX: usize = 20;
+
+/// The most blocks along y and z.
+const GRID_YZ_MAX: u32 = 65_535;
+
+/// A plan prepared on a GPU.
+pub(crate) struct CudaExecutable {
+    pub device: DeviceId,
+    pub name: String,
+    pub capacity: Capacity,
+    /// Seats of each bucket, ascending; the last is `max_seats`.
+    pub buckets: Box<[u32]>,
+    /// Whether turns read or write rows.
+    pub has_states: bool,
+    /// The buffers of states and residents, each once.
+    pub entered: Box<[Arc<CudaBuffer>]>,
+    /// Whether `submit` should return before the turn is over.
+    pub overlap: bool,
+    /// Held by the turn that runs.
+    pub running: Mutex<()>,
+    /// How many slots there are.
+    pub slots: usize,
+    /// Those on lease to nobody.
+    pub free: Mutex<Vec<Arc<SlotCell>>>,
+    /// Commands that report faults, in program order, and what they run.
+    pub faulting: Box<[(String, Arc<Image>)]>,
+    /// Where their records lie in staging.
+    pub faults_at: usize,
+    _scratch: Memory,
+    _kernels: Vec<Kernel>,
+    constants: Vec<Arc<Constant>>,
+    charges: Vec<Charge>,
+}
+
+impl ExecutableObject for CudaExecutable {
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    fn memory(&self) -> MemoryUse {
+        let mut memory = MemoryUse::default();
+        for charge in self.charges.iter().chain(self.constants.iter().map(|constant| &constant.charge)) {
+            *memory.of_mut(charge.purpose()) += charge.bytes();
+        }
+        memory
+    }
+}
+
+/// 1, 2, 3, 4, 6, 8, 12, 16, 24 … below `most`, and `most`: at most [`BUCKETS_MAX`], the small ones left out where there
+/// would be more.
+fn buckets(most: u32) -> Box<[u32]> {
+    let powers = (0..32).map(|exponent| 1u32 << exponent);
+    let steps = powers.flat_map(|power| [Some(power), (power > 1).then(|| power.saturating_add(power / 2))]);
+    let below: Vec<u32> = steps.flatten().take_while(|&bucket| bucket < most).collect();
+    let skipped = below.len().saturating_sub(BUCKETS_MAX - 1);
+    below.into_iter().skip(skipped).chain([most]).collect()
+}
+
+/// Where staging holds what.
+struct Staging {
+    inputs: Box<[Range<usize>]>,
+    outputs: Box<[Range<usize>]>,
+    faults_at: usize,
+    bytes: usize,
+}
+
+/// A plan being prepared.
+struct Preparation<'a> {
+    device: &'a CudaDevice,
+    plan: &'a Checked<'a>,
+    capacity: Capacity,
+    charges: Vec<Charge>,
+    constants: Vec<Arc<Constant>>,
+    /// By storage.
+    constant_of: HashMap<u32, Address>,
+    states: Vec<Arc<CudaBuffer>>,
+    residents: Vec<(Arc<CudaBuffer>, usize)>,
+    layout: Layout,
+    hazards: Hazards,
+    kernels: Vec<Kernel>,
+    /// By command: what it launches, if that is a kernel.
+    kernel_of: Vec<Option<usize>>,
+    /// By command: its record, if it has one.
+    record_of: Vec<Option<usize>>,
+    faulting: Vec<(String, Arc<Image>)>,
+    /// By command that is a contraction: its weights and its bias.
+    weights_of: HashMap<usize, (Address, Option<Address>)>,
+}
+
+/// Makes `plan` ready on `device`.
+pub(crate) fn prepare(
+    device: &CudaDevice,
+    plan: &Checked<'_>,
+    options: &PrepareOptions<'_>,
+) -> Result<CudaExecutable, DeviceError> {
+    options.check(plan, device.capabilities())?;
+    device.context().health()?;
+    let name = &plan.plan().name;
+    let (states, residents) = (of_states(device, options)?, of_residents(device, options)?);
+    let mut entered = states.clone();
+    entered.sort_by_key(Arc::as_ptr);
+    if entered.windows(2).any(|pair| Arc::ptr_eq(&pair[0], &pair[1])) {
+        return Err(DeviceError::Invalid { what: format!("two states of plan {name} lie in one buffer") });
+    }
+    entered.extend(residents.iter().map(|(buffer, _)| Arc::clone(buffer)));
+    entered.sort_by_key(Arc::as_ptr);
+    entered.dedup_by(|a, b| Arc::ptr_eq(a, b));
+    let seats = options.capacity.max_seats as usize;
+    let layout = Layout::of(plan, seats);
+    let layout = layout.ok_or_else(|| too_large(format!("scratch of plan {name} for {seats} seats"), u64::MAX))?;
+    let hazards = Hazards::with_layout(plan, &layout);
+    let commands = plan.plan().commands.len();
+    let mut preparation = Preparation {
+        device,
+        plan,
+        capacity: options.capacity,
+        charges: Vec::new(),
+        constants: Vec::new(),
+        constant_of: HashMap::new(),
+        states,
+        residents,
+        layout,
+        hazards,
+        kernels: Vec::new(),
+        kernel_of: vec![None; commands],
+        record_of: vec![None; commands],
+        faulting: Vec::new(),
+        weights_of: HashMap::new(),
+    };
+    // Charged first, all that is counted by rows and seats; nothing is allocated if it is too much.
+    let scratch_bytes = preparation.layout.bytes();
+    preparation.charge(Purpose::Scratch, "scratch", scratch_bytes)?;
+    preparation.kernels()?;
+    let staging = preparation.staging()?;
+    for _ in 0..options.slots {
+        preparation.charge(Purpose::Staging, "staging", staging.bytes.saturating_mul(2))?;
+    }
+    preparation.constants()?;
+    let scratch = device.context().allocate(&format!("scratch of {name}"), scratch_bytes, false)?;
+    let buckets = buckets(options.capacity.max_seats);
+    let slots = (0..options.slots).map(|_| {
+        let memory = preparation.slot(&staging, &scratch, &buckets)?;
+        Ok(Arc::new(SlotCell::new(memory, seats, entered.len())))
+    });
+    let slots = slots.collect::<Result<Vec<_>, DeviceError>>()?;
+    Ok(CudaExecutable {
+        device: device.id(),
+        name: name.clone(),
+        capacity: options.capacity,
+        buckets,
+        has_states: !preparation.states.is_empty(),
+        entered: entered.into(),
+        overlap: options.overlap,
+        running: Mutex::new(()),
+        slots: options.slots,
+        free: Mutex::new(slots),
+        faulting: preparation.faulting.into(),
+        faults_at: staging.faults_at,
+        _scratch: scratch,
+        _kernels: preparation.kernels,
+        constants: preparation.constants,
+        charges: preparation.charges,
+    })
+}
+
+fn of_states(device: &CudaDevice, options: &PrepareOptions<'_>) -> Result<Vec<Arc<CudaBuffer>>, DeviceError> {
+    let of = |state: &lanes_core::device::StateRows| {
+        state.buffer().object::<CudaBuffer>().filter(|buffer| buffer.device == device.id())
+    };
+    options.states.iter().map(|state| of(state).ok_or_else(|| foreign("state"))).collect()
+}
+
+fn of_residents(
+    device: &CudaDevice,
+    options: &PrepareOptions<'_>,
+) -> Result<Vec<(Arc<CudaBuffer>, usize)>, DeviceError> {
+    let of = |resident: &lanes_core::device::Resident| {
+        let buffer = resident.buffer.object::<CudaBuffer>().filter(|buffer| buffer.device == device.id());
+        // The options' check keeps the offset inside the buffer where the plan names the binding.
+        let offset = usize::try_from(resident.offset).unwrap_or(0);
+        buffer.map(|buffer| (buffer, offset)).ok_or_else(|| foreign("resident memory"))
+    };
+    options.residents.iter().map(of).collect()
+}
+
+impl Preparation<'_> {
+    fn charge(&mut self, purpose: Purpose, what: &str, bytes: usize) -> Result<(), DeviceError> {
+        let what = format!("{what} of {}", self.plan.plan().name);
+        self.charges.push(self.device.budget().charge(purpose, &what, bytes as u64)?);
+        Ok(())
+    }
+
+    fn storage(&self, id: StorageId) -> &Storage {
+        &self.plan.plan().storages[id.0 as usize]
+    }
+
+    /// Bytes between the seats of a storage, or rows of a state; 0 where one value serves all.
+    fn seat_stride(&self, id: StorageId) -> usize {
+        let storage = self.storage(id);
+        if storage.is_shared() { 0 } else { storage.bytes() }
+    }
+
+    /// Compiles what the commands launch, each kernel once.
+    fn kernels(&mut self) -> Result<(), DeviceError> {
+        let plan = self.plan.plan();
+        let mut known = HashMap::new();
+        for (at, command) in plan.commands.iter().enumerate() {
+            let number = match command {
+                Command::Dispatch { kernel: KernelId(id), .. } => match known.get(id) {
+                    Some(&number) => number,
+                    None => {
+                        let image = image::of_image(&plan.kernels[*id as usize], &self.device.takes())?;
+                        let number = self.load(image)?;
+                        known.insert(*id, number);
+                        number
+                    }
+                },
+                Command::Contract(contraction) => {
+                    let image = self.contraction(contraction)?;
+                    self.load(image)?
+                }
+                Command::Copy { .. } | Command::Fill { .. } | Command::Gather { .. } | Command::Scatter { .. } => {
+                    continue;
+                }
+            };
+            self.kernel_of[at] = Some(number);
+            let image = &self.kernels[number].image;
+            if image.slots.iter().any(|slot| slot.passed == Passed::Faults) {
+                self.record_of[at] = Some(self.faulting.len());
+                self.faulting.push((command.label().to_owned(), Arc::clone(image)));
+            }
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, image: Image) -> Result<usize, DeviceError> {
+        self.charge(Purpose::Graphs, "a kernel", image.text.len())?;
+        self.kernels.push(Kernel::load(self.device.context(), self.device.modules(), image)?);
+        Ok(self.kernels.len() - 1)
+    }
+
+    fn contraction(&self, contraction: &Contraction) -> Result<Image, DeviceError> {
+        let elements = |storage| self.seat_stride(storage) / 4;
+        let terms: Vec<usize> = contraction.terms.iter().map(|term| elements(term.storage)).collect();
+        let text = contract::text(contraction, &terms, elements(contraction.out));
+        let text = text.ok_or_else(|| DeviceError::Unsupported {
+            what: format!("activation {:?} of {} on a GPU", contraction.activation, contraction.label),
+        })?;
+        // Which bytes it touches was proved when the plan was checked.
+        image::of_text(&image::text("contract.loom", text, "contract"), &contraction.label, false, &self.device.takes())
+    }
+
+    /// Uploads constants and weights, those that no other executable has.
+    fn constants(&mut self) -> Result<(), DeviceError> {
+        let plan = self.plan.plan();
+        for (at, storage) in plan.storages.iter().enumerate() {
+            if let Storage::Constant { label, bytes } = storage {
+                let address = self.constant(label, Owner::Bytes(Arc::downgrade(bytes)), bytes)?;
+                self.constant_of.insert(at as u32, address);
+            }
+        }
+        for (at, command) in plan.commands.iter().enumerate() {
+            let Command::Contract(contraction) = command else { continue };
+            let mut floats = |floats: &Arc<[f32]>| {
+                self.constant(&contraction.label, Owner::Floats(Arc::downgrade(floats)), bytemuck::cast_slice(floats))
+            };
+            let weights = floats(&contraction.weights)?;
+            let bias = contraction.bias.as_ref().map(floats).transpose()?;
+            self.weights_of.insert(at, (weights, bias));
+        }
+        Ok(())
+    }
+
+    fn constant(&mut self, label: &str, owner: Owner, bytes: &[u8]) -> Result<Address, DeviceError> {
+        let what = format!("constant {label} of {}", self.plan.plan().name);
+        let (context, budget) = (self.device.context(), self.device.budget());
+        let held = self.device.weights().constant(context, budget, &what, owner, bytes)?;
+        let address = held.memory.base();
+        if !self.constants.iter().any(|known| Arc::ptr_eq(known, &held)) {
+            self.constants.push(held);
+        }
+        Ok(address)
+    }
+
+    fn staging(&self) -> Result<Staging, DeviceError> {
+        let seats = self.capacity.max_seats as usize;
+        let mut at = block_bytes(seats);
+        let mut place = |name: &str, bytes: Option<usize>| {
+            let start = at.checked_next_multiple_of(ALIGN);
+            let range = start.and_then(|start| Some(start..start.checked_add(bytes?)?));
+            let range = range.filter(|range| isize::try_from(range.end).is_ok());
+            let range = range.ok_or_else(|| too_large(format!("staging of {name}"), u64::MAX))?;
+            at = range.end;
+            Ok::<_, DeviceError>(range)
+        };
+        let signature = self.plan.signature();
+        let mut ports = |ports: &[lanes_core::Port]| {
+            let place = |port: &lanes_core::Port| {
+                let seats = if port.scope == Scope::Seat { seats } else { 1 };
+                place(&port.name, port.bytes().checked_mul(seats))
+            };
+            ports.iter().map(place).collect::<Result<Box<[_]>, _>>()
+        };
+        let (inputs, outputs) = (ports(&signature.inputs)?, ports(&signature.outputs)?);
+        let records = place("fault records", self.faulting.len().checked_mul(FAULT_BYTES))?;
+        Ok(Staging { inputs, outputs, faults_at: records.start, bytes: records.end })
+    }
+
+    fn slot(&self, staging: &Staging, scratch: &Memory, buckets: &[u32]) -> Result<SlotMemory, DeviceError> {
+        let (context, what) = (self.device.context(), format!("staging of {}", self.plan.plan().name));
+        let host = context.allocate(&what, staging.bytes, true)?;
+        let device = context.allocate(&what, staging.bytes, false)?;
+        let mut earlier = 0;
+        let graphs = buckets.iter().map(|&bucket| {
+            // A turn of as many seats as fit has none that lack; nor has one where no smaller turn takes this bucket.
+            let exact = bucket == earlier + 1;
+            earlier = bucket;
+            let build = Build { of: self, staging, scratch, host: host.base(), device: device.base() };
+            let nodes = build.nodes(bucket as usize, exact)?;
+            // SAFETY: nodes name the slot's two memories, which it owns, and scratch, constants, states and residents, which
+            // the executable owns. That they stay inside these was proved when the plan was checked, for `max_seats` seats
+            // and the rows of the capacity; kernels are checked as they run. When the graph runs, `queue` keeps others away.
+            unsafe { context.graph(&format!("graph of {}", self.plan.plan().name), &nodes) }
+        });
+        let graphs = graphs.collect::<Result<Box<[_]>, DeviceError>>()?;
+        Ok(SlotMemory {
+            inputs: staging.inputs.clone(),
+            outputs: staging.outputs.clone(),
+            host,
+            _device: device,
+            graphs,
+        })
+    }
+}
+
+/// The graphs of one slot.
+struct Build<'a> {
+    of: &'a Preparation<'a>,
+    staging: &'a Staging,
+    scratch: &'a Memory,
+    host: Address,
+    device: Address,
+}
+
+type Nodes<'a> = Vec<(Node<'a>, Vec<usize>)>;
+
+impl<'a> Build<'a> {
+    /// The graph for `seats` seats; not `exact` if it is for fewer too.
+    fn nodes(&self, seats: usize, exact: bool) -> Result<Nodes<'a>, DeviceError> {
+        let (plan, movers) = (self.of.plan.plan(), self.of.device.movers());
+        let most = self.of.capacity.max_seats as usize;
+        let mut nodes = Nodes::new();
+        let mut add = |node, after: Vec<usize>| {
+            nodes.push((node, after));
+            nodes.len() - 1
+        };
+        let is_input = |storage: &Storage| matches!(storage, Storage::Input { .. });
+        let moves_rows = |command: &Command| matches!(command, Command::Gather { .. } | Command::Scatter { .. });
+        let block = (plan.commands.iter().any(moves_rows) || (!exact && plan.storages.iter().any(is_input)))
+            .then(|| add(self.up(0..block_bytes(most)), Vec::new()));
+        let records = self.of.faulting.len() * FAULT_BYTES;
+        let faults_at = self.staging.faults_at;
+        let cleared =
+            (records > 0).then(|| add(Node::Clear { at: self.device.plus(faults_at), words: records / 4 }, Vec::new()));
+        // By input port: the node after which it is there.
+        let mut there = vec![None; self.staging.inputs.len()];
+        for storage in &plan.storages {
+            match *storage {
+                Storage::Input { port, bytes } if there[port].is_none() && bytes > 0 => {
+                    let start = self.staging.inputs[port].start;
+                    let mut ready = add(self.up(start..start + bytes * seats), Vec::new());
+                    if let (false, Some(block)) = (exact, block) {
+                        let at = self.device.plus(start);
+                        let pad = Moved {
+                            kind: Kind::Pad,
+                            from: at,
+                            to: at,
+                            row_bytes: bytes,
+                            rows: 1,
+                            from_stride: bytes,
+                            to_stride: bytes,
+                            from_seat: bytes,
+                            to_seat: bytes,
+                        };
+                        ready = add(movers.moved(&pad, self.device, seats, most)?, vec![ready, block]);
+                    }
+                    there[port] = Some(ready);
+                }
+                Storage::SharedInput { port, bytes } if there[port].is_none() && bytes > 0 => {
+                    let start = self.staging.inputs[port].start;
+                    there[port] = Some(add(self.up(start..start + bytes), Vec::new()));
+                }
+                _ => {}
+            }
+        }
+        let mut of_command = Vec::<usize>::with_capacity(plan.commands.len());
+        let mut is_last = vec![true; plan.commands.len()];
+        for (at, command) in plan.commands.iter().enumerate() {
+            let mut after: Vec<usize> = Vec::new();
+            for &earlier in self.of.hazards.before(at) {
+                after.push(of_command[earlier as usize]);
+                is_last[earlier as usize] = false;
+            }
+            for touch in command.touches() {
+                if let Place::Storage(id) = touch.place
+                    && let Storage::Input { port, .. } | Storage::SharedInput { port, .. } = *self.of.storage(id)
+                {
+                    after.extend(there[port]);
+                }
+            }
+            if moves_rows(command) {
+                after.extend(block);
+            }
+            if self.of.record_of[at].is_some() {
+                after.extend(cleared);
+            }
+            after.sort_unstable();
+            after.dedup();
+            of_command.push(add(self.command(at, command, seats)?, after));
+        }
+        for (id, storage) in plan.storages.iter().enumerate() {
+            let Storage::Output { port, bytes } = *storage else { continue };
+            if bytes == 0 {
+                continue;
+            }
+            let writes = |command: &Command| {
+                let mine = Place::Storage(StorageId(id as u32));
+                command.touches().iter().any(|touch| touch.place == mine && touch.access.writes())
+            };
+            let writers = plan.commands.iter().zip(&of_command).filter(|(command, _)| writes(command));
+            let after = writers.map(|(_, node)| *node).collect();
+            let start = self.staging.outputs[port].start;
+            add(self.down(start..start + bytes * seats), after);
+        }
+        if records > 0 {
+            let last = of_command.iter().zip(&is_last).filter(|(_, last)| **last).map(|(node, _)| *node).collect();
+            add(self.down(faults_at..faults_at + records), last);
+        }
+        Ok(nodes)
+    }
+
+    fn up(&self, range: Range<usize>) -> Node<'a> {
+        let (to, from) = (self.device.plus(range.start), self.host.plus(range.start));
+        Node::Copy { to, from, bytes: range.len() }
+    }
+
+    fn down(&self, range: Range<usize>) -> Node<'a> {
+        let (to, from) = (self.host.plus(range.start), self.device.plus(range.start));
+        Node::Copy { to, from, bytes: range.len() }
+    }
+
+    /// Where a storage starts on the device.
+    fn base(&self, id: StorageId) -> Address {
+        match *self.of.storage(id) {
+            Storage::Constant { .. } => self.of.constant_of[&id.0],
+            Storage::Input { port, .. } | Storage::SharedInput { port, .. } => {
+                self.device.plus(self.staging.inputs[port].start)
+            }
+            Storage::Output { port, .. } => self.device.plus(self.staging.outputs[port].start),
+            Storage::State { state, .. } => self.of.states[state].memory.base(),
+            Storage::Resident { binding, .. } => {
+                let (buffer, offset) = &self.of.residents[binding];
+                buffer.memory.base().plus(*offset)
+            }
+            // What no command touches lies nowhere, and nobody looks.
+            Storage::Scratch { .. } => self.scratch.base().plus(self.of.layout.start(id).unwrap_or(0)),
+        }
+    }
+
+    fn command(&self, at: usize, command: &Command, seats: usize) -> Result<Node<'a>, DeviceError> {
+        match command {
+            Command::Copy { from, to } => self.moved(Kind::Seats, *from, *to, seats),
+            Command::Gather { state, row, to } => self.moved(Kind::Gather, (*state, *row), *to, seats),
+            Command::Scatter { from, state, row } => self.moved(Kind::Scatter, *from, (*state, *row), seats),
+            Command::Fill { to: (id, region), pattern } => {
+                let region = region.joined();
+                let filled = Filled {
+                    to: self.base(*id).plus(region.offset),
+                    row_bytes: region.row_bytes,
+                    rows: region.rows,
+                    to_stride: region.stride,
+                    to_seat: self.of.seat_stride(*id),
+                    pattern: *pattern,
+                };
+                self.of.device.movers().filled(&filled, self.times(*id, seats))
+            }
+            Command::Dispatch { label, workload, arguments, .. } => {
+                let bits = |scalar: &Scalar| match scalar {
+                    Scalar::Bits(bits) => *bits,
+                    Scalar::Seats => seats as u64,
+                };
+                let workload: Vec<u64> = workload.iter().map(bits).collect();
+                let passed: Vec<Given> = arguments
+                    .iter()
+                    .map(|argument| match argument {
+                        Argument::Scalar(scalar) => Given::Bits(bits(scalar)),
+                        Argument::Buffer { storage, window, .. } => {
+                            let window = window.clone().unwrap_or(0..self.of.storage(*storage).bytes());
+                            let stride = self.of.seat_stride(*storage);
+                            let len = if stride > 0 { stride * seats } else { window.len() };
+                            Given::Buffer(self.base(*storage).plus(window.start), len)
+                        }
+                    })
+                    .collect();
+                self.launch(at, label, &workload, &passed, seats)
+            }
+            Command::Contract(contraction) => {
+                let whole = |id| Given::Buffer(self.base(id), 0);
+                let (weights, bias) = self.of.weights_of[&at];
+                // Into memory that all seats share there is one seat: the check of the options sees to it.
+                let mut passed = vec![Given::Bits(seats as u64)];
+                passed.extend(contraction.terms.iter().map(|term| whole(term.storage)));
+                passed.push(Given::Buffer(weights, 0));
+                passed.extend(bias.map(|bias| Given::Buffer(bias, 0)));
+                passed.push(whole(contraction.out));
+                self.launch(at, &contraction.label, &[seats as u64], &passed, seats)
+            }
+        }
+    }
+
+    /// For how many seats something is done to a storage: once where one value serves all.
+    fn times(&self, id: StorageId, seats: usize) -> usize {
+        if self.of.storage(id).is_shared() { 1 } else { seats }
+    }
+
+    fn moved(
+        &self,
+        kind: Kind,
+        from: (StorageId, Region),
+        to: (StorageId, Region),
+        seats: usize,
+    ) -> Result<Node<'a>, DeviceError> {
+        let (mut row_bytes, mut rows) = (from.1.row_bytes, from.1.rows);
+        let (mut from_stride, mut to_stride) = (from.1.stride, to.1.stride);
+        if rows > 1 && from_stride == row_bytes && to_stride == row_bytes {
+            (row_bytes, rows) = (row_bytes * rows, 1);
+            (from_stride, to_stride) = (row_bytes, row_bytes);
+        }
+        let moved = Moved {
+            kind,
+            from: self.base(from.0).plus(from.1.offset),
+            to: self.base(to.0).plus(to.1.offset),
+            row_bytes,
+            rows,
+            from_stride,
+            to_stride,
+            from_seat: self.of.seat_stride(from.0),
+            to_seat: self.of.seat_stride(to.0),
+        };
+        let most = self.of.capacity.max_seats as usize;
+        self.of.device.movers().moved(&moved, self.device, self.times(to.0, seats), most)
+    }
+
+    fn launch(
+        &self,
+        at: usize,
+        label: &str,
+        workload: &[u64],
+        given: &[Given],
+        seats: usize,
+    ) -> Result<Node<'a>, DeviceError> {
+        let invalid =
+            |error: String| DeviceError::Invalid { what: format!("launch of {label} for {seats} seats: {error}") };
+        let kernel = &self.of.kernels[self.of.kernel_of[at].unwrap_or(0)];
+        let geometry = kernel.image.launch.geometry(workload).map_err(|error| invalid(error.to_string()))?;
+        let [x, y, z] = geometry.workgroups;
+        if x == 0 || y == 0 || z == 0 {
+            return Ok(Node::Nothing);
+        }
+        if x > i32::MAX as u32 || y > GRID_YZ_MAX || z > GRID_YZ_MAX {
+            return Err(DeviceError::Unsupported {
+                what: format!(
+                    "launch of {label} for {seats} seats: {x}, {y} and {z} workgroups, and a GPU takes at most {}, {GRID_YZ_MAX} \
+                     and {GRID_YZ_MAX}",
+                    i32::MAX
+                ),
+            });
+        }
+        let parameter = |slot: &loom_compiler::ptx::Slot| {
+            let argument =
+                |argument: usize| given.get(argument).copied().ok_or_else(|| invalid("an argument lacks".into()));
+            Ok(match slot.passed {
+                Passed::Buffer { argument: number } => match argument(number)? {
+                    Given::Buffer(address, _) => address.address,
+                    Given::Bits(_) => return Err(invalid(format!("argument {number} is a buffer"))),
+                },
+                Passed::Length { argument: number } => match argument(number)? {
+                    Given::Buffer(_, len) => len as u64,
+                    Given::Bits(_) => return Err(invalid(format!("argument {number} is a buffer"))),
+                },
+                Passed::Scalar { argument: number, .. } => match argument(number)? {
+                    Given::Bits(bits) => bits,
+                    Given::Buffer(..) => return Err(invalid(format!("argument {number} is a scalar"))),
+                },
+                Passed::Faults => {
+                    let record = self.of.record_of[at].unwrap_or(0);
+                    self.device.plus(self.staging.faults_at + record * FAULT_BYTES).address
+                }
+            })
+        };
+        let parameters = kernel.image.slots.iter().map(parameter).collect::<Result<Vec<u64>, DeviceError>>()?;
+        Ok(Node::Launch {
+            function: &kernel.function,
+            grid: [x, y, z],
+            block: geometry.workgroup_size,
+            shared_bytes: kernel.shared_bytes,
+            parameters,
+        })
+    }
+}
+
+/// A launch argument.
+#[derive(Clone, Copy)]
+enum Given {
+    Bits(u64),
+    /// Its first byte, and how many the kernel sees.
+    Buffer(Address, usize),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_few_and_end_with_the_most() {
+        assert_eq!(*buckets(1), [1]);
+        assert_eq!(*buckets(3), [1, 2, 3]);
+        assert_eq!(*buckets(5), [1, 2, 3, 4, 5]);
+        assert_eq!(*buckets(64), [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]);
+        assert_eq!(*buckets(65), [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 65]);
+        let many = buckets(u32::MAX);
+        assert_eq!((many.len(), many[19]), (BUCKETS_MAX, u32::MAX));
+        assert!(many.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+}

@@ -1,0 +1,817 @@
+//! The driver's library: found at run time, and the only raw calls of this crate.
+//!
+//! ```text
+//! libcuda.so.1 ──symbols, one by one──> Interface ──cuInit, version──> Driver ──device──> Context ──> memory, modules, graphs
+//! ```
+//!
+//! - No library, a missing symbol, an old driver and no device are errors with words; nothing here panics.
+//! - Types are those of `cudarc`, at one version of the interface. Its functions are not called: they panic where a symbol is
+//!   missing, and return an enum that a newer driver's numbers do not fit. Statuses are numbers here.
+//! - Every call makes the context current on its thread first: callers come from any thread.
+//! - Dropping a handle calls nothing. It leaves what it held in the context's graveyard, which is emptied by whoever next
+//!   allocates or prepares, and by the device thread between turns.
+//! - A status that the context does not survive loses the device: one cause, kept, and every later call fails with it.
+
+use cudarc::driver::sys as raw;
+use lanes_core::device::DeviceError;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The oldest driver that is used, as the CUDA version it was made for: 12.0, which is R525.
+pub(crate) const DRIVER_LEAST: u32 = 12_000;
+
+/// What a call of the driver says: 0 is success.
+type Status = c_uint;
+
+const OUT_OF_MEMORY: Status = 2;
+/// What is wrong with a text given to the driver's compiler: invalid PTX, unsupported version, no image for this GPU, no
+/// compiler, symbol not found.
+const BUILD: [Status; 7] = [200, 209, 218, 221, 222, 301, 500];
+/// After these the context does nothing any more: not initialised, driver gone, ECC and NVLink errors, a bad address,
+/// a kernel that ran too long, a context destroyed, an assertion, a broken stack, instruction, alignment, address space or
+/// counter, a failed launch, and one that the driver does not know itself.
+const FATAL: [Status; 18] = [3, 4, 46, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720, 721, 999];
+
+macro_rules! interface {
+    ($($field:ident: $symbol:literal($($argument:ty),*);)*) => {
+        /// The functions that are used.
+        struct Interface { $($field: unsafe extern "C" fn($($argument),*) -> Status,)* }
+
+        impl Interface {
+            /// Looks all of them up, or names the first that is not there.
+            ///
+            /// # Safety
+            /// What `find` gives for a name is the driver's function of that name.
+            unsafe fn find(find: &dyn Fn(&CStr) -> Option<*const c_void>) -> Result<Self, &'static str> {
+                Ok(Self {
+                    $($field: {
+                        let name = CString::new($symbol).map_err(|_| $symbol)?;
+                        let address = find(&name).filter(|address| !address.is_null()).ok_or($symbol)?;
+                        // SAFETY: the caller's promise, and the argument types are those of `cuda.h`.
+                        unsafe { std::mem::transmute::<*const c_void, unsafe extern "C" fn($($argument),*) -> Status>(address) }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+interface! {
+    init: "cuInit"(c_uint);
+    driver_version: "cuDriverGetVersion"(*mut c_int);
+    error_name: "cuGetErrorName"(Status, *mut *const c_char);
+    error_text: "cuGetErrorString"(Status, *mut *const c_char);
+    device_count: "cuDeviceGetCount"(*mut c_int);
+    device: "cuDeviceGet"(*mut raw::CUdevice, c_int);
+    device_name: "cuDeviceGetName"(*mut c_char, c_int, raw::CUdevice);
+    device_memory: "cuDeviceTotalMem_v2"(*mut usize, raw::CUdevice);
+    device_attribute: "cuDeviceGetAttribute"(*mut c_int, c_uint, raw::CUdevice);
+    context_retain: "cuDevicePrimaryCtxRetain"(*mut raw::CUcontext, raw::CUdevice);
+    context_release: "cuDevicePrimaryCtxRelease_v2"(raw::CUdevice);
+    context_set: "cuCtxSetCurrent"(raw::CUcontext);
+    stream_create: "cuStreamCreate"(*mut raw::CUstream, c_uint);
+    stream_destroy: "cuStreamDestroy_v2"(raw::CUstream);
+    stream_wait: "cuStreamSynchronize"(raw::CUstream);
+    memory_allocate: "cuMemAlloc_v2"(*mut raw::CUdeviceptr, usize);
+    memory_free: "cuMemFree_v2"(raw::CUdeviceptr);
+    host_allocate: "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
+    host_free: "cuMemFreeHost"(*mut c_void);
+    copy: "cuMemcpyAsync"(raw::CUdeviceptr, raw::CUdeviceptr, usize, raw::CUstream);
+    copy_up: "cuMemcpyHtoDAsync_v2"(raw::CUdeviceptr, *const c_void, usize, raw::CUstream);
+    copy_down: "cuMemcpyDtoHAsync_v2"(*mut c_void, raw::CUdeviceptr, usize, raw::CUstream);
+    fill: "cuMemsetD8Async"(raw::CUdeviceptr, u8, usize, raw::CUstream);
+    module_load: "cuModuleLoadDataEx"(*mut raw::CUmodule, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
+    module_unload: "cuModuleUnload"(raw::CUmodule);
+    module_function: "cuModuleGetFunction"(*mut raw::CUfunction, raw::CUmodule, *const c_char);
+    function_set: "cuFuncSetAttribute"(raw::CUfunction, c_uint, c_int);
+    graph_create: "cuGraphCreate"(*mut raw::CUgraph, c_uint);
+    graph_destroy: "cuGraphDestroy"(raw::CUgraph);
+    graph_empty: "cuGraphAddEmptyNode"(*mut raw::CUgraphNode, raw::CUgraph, *const raw::CUgraphNode, usize);
+    graph_kernel: "cuGraphAddKernelNode"(
+        *mut raw::CUgraphNode, raw::CUgraph, *const raw::CUgraphNode, usize, *const raw::CUDA_KERNEL_NODE_PARAMS_v1
+    );
+    graph_copy: "cuGraphAddMemcpyNode"(
+        *mut raw::CUgraphNode, raw::CUgraph, *const raw::CUgraphNode, usize, *const raw::CUDA_MEMCPY3D, raw::CUcontext
+    );
+    graph_fill: "cuGraphAddMemsetNode"(
+        *mut raw::CUgraphNode, raw::CUgraph, *const raw::CUgraphNode, usize, *const raw::CUDA_MEMSET_NODE_PARAMS_v1,
+        raw::CUcontext
+    );
+    graph_instantiate: "cuGraphInstantiateWithFlags"(*mut raw::CUgraphExec, raw::CUgraph, c_ulonglong);
+    graph_launch: "cuGraphLaunch"(raw::CUgraphExec, raw::CUstream);
+    graph_exec_destroy: "cuGraphExecDestroy"(raw::CUgraphExec);
+}
+
+/// The driver, initialised.
+pub(crate) struct Driver {
+    call: Interface,
+    /// The CUDA version it was made for: 12080 is 12.8.
+    pub version: u32,
+}
+
+/// A call that failed, in the driver's words.
+struct Failure {
+    call: &'static str,
+    status: Status,
+    said: String,
+}
+
+impl Failure {
+    fn words(&self) -> String {
+        format!("{} says {}", self.call, self.said)
+    }
+}
+
+/// What the driver says of one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceFacts {
+    pub name: String,
+    pub memory_bytes: u64,
+    /// Ten times the compute capability.
+    pub architecture: u32,
+    pub multiprocessors: usize,
+    /// The most workgroup memory of a launch.
+    pub shared_bytes_max: u64,
+}
+
+/// The driver of this machine, or in words why there is none.
+pub(crate) fn driver() -> Result<&'static Driver, DeviceError> {
+    static DRIVER: OnceLock<Result<Driver, String>> = OnceLock::new();
+    DRIVER.get_or_init(probe).as_ref().map_err(|why| DeviceError::Unsupported { what: why.clone() })
+}
+
+fn probe() -> Result<Driver, String> {
+    let name = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+    // SAFETY: the system's loader finds it where only the driver's installation puts it; what it runs on loading is the
+    // driver's.
+    let library = unsafe { libloading::Library::new(name) };
+    let library = library.map_err(|error| format!("no NVIDIA driver: {name} does not load ({error})"))?;
+    // Never unloaded: the driver keeps threads and exit handlers of its own.
+    let library: &'static libloading::Library = Box::leak(Box::new(library));
+    let find = |symbol: &CStr| {
+        // SAFETY: only the address is taken, of a library that is never unloaded.
+        let found = unsafe {
+            let found = library.get::<*const c_void>(symbol.to_bytes_with_nul());
+            found.ok().and_then(|symbol| symbol.try_as_raw_ptr())
+        };
+        found.map(|address| address.cast_const())
+    };
+    // SAFETY: the library is the driver's, so its symbols are what `cuda.h` declares.
+    unsafe { Driver::start(&find) }
+}
+
+impl Driver {
+    /// # Safety
+    /// As [`Interface::find`].
+    unsafe fn start(find: &dyn Fn(&CStr) -> Option<*const c_void>) -> Result<Self, String> {
+        // SAFETY: the caller's promise.
+        let call = unsafe { Interface::find(find) }.map_err(|symbol| {
+            format!("the NVIDIA driver lacks {symbol}: one for CUDA {} or newer is needed", version(DRIVER_LEAST))
+        })?;
+        let mut driver = Self { call, version: 0 };
+        let mut found = 0;
+        // SAFETY: a place for one number.
+        let status = unsafe { (driver.call.driver_version)(&mut found) };
+        driver.check("cuDriverGetVersion", status).map_err(|failure| failure.words())?;
+        driver.version = u32::try_from(found).unwrap_or(0);
+        if driver.version < DRIVER_LEAST {
+            let (found, least) = (version(driver.version), version(DRIVER_LEAST));
+            return Err(format!("the NVIDIA driver is for CUDA {found}, and {least} or newer is needed"));
+        }
+        // SAFETY: no flags are defined.
+        driver.check("cuInit", unsafe { (driver.call.init)(0) }).map_err(|failure| match failure.status {
+            100 => format!("the NVIDIA driver finds no GPU ({})", failure.words()),
+            _ => format!("the NVIDIA driver does not start: {}", failure.words()),
+        })?;
+        Ok(driver)
+    }
+
+    fn check(&self, call: &'static str, status: Status) -> Result<(), Failure> {
+        if status == 0 { Ok(()) } else { Err(Failure { call, status, said: self.say(status) }) }
+    }
+
+    /// A status in the driver's words.
+    fn say(&self, status: Status) -> String {
+        let ask = |function: unsafe extern "C" fn(Status, *mut *const c_char) -> Status| {
+            let mut text = ptr::null();
+            // SAFETY: a place for one pointer, set to a text that is never freed, or to null.
+            let known = unsafe { function(status, &mut text) } == 0 && !text.is_null();
+            // SAFETY: it was set, and ends in a zero.
+            known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        };
+        match (ask(self.call.error_name), ask(self.call.error_text)) {
+            (Some(name), Some(text)) => format!("{name} ({text})"),
+            _ => format!("error {status}"),
+        }
+    }
+
+    /// How many devices there are.
+    pub fn devices(&self) -> Result<usize, DeviceError> {
+        let mut count = 0;
+        // SAFETY: a place for one number.
+        let status = unsafe { (self.call.device_count)(&mut count) };
+        self.check("cuDeviceGetCount", status).map_err(|failure| unsupported(failure.words()))?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    fn device(&self, ordinal: usize) -> Result<raw::CUdevice, DeviceError> {
+        let count = self.devices()?;
+        let Some(number) = c_int::try_from(ordinal).ok().filter(|_| ordinal < count) else {
+            return Err(DeviceError::Invalid { what: format!("CUDA device {ordinal}: there are {count}") });
+        };
+        let mut device = 0;
+        // SAFETY: a place for one number.
+        let status = unsafe { (self.call.device)(&mut device, number) };
+        self.check("cuDeviceGet", status).map_err(|failure| unsupported(failure.words()))?;
+        Ok(device)
+    }
+
+    /// What device `ordinal` is.
+    pub fn facts(&self, ordinal: usize) -> Result<DeviceFacts, DeviceError> {
+        let device = self.device(ordinal)?;
+        let told = |call, status| self.check(call, status).map_err(|failure| unsupported(failure.words()));
+        let attribute = |which: c_uint| {
+            let mut value = 0;
+            // SAFETY: a place for one number.
+            told("cuDeviceGetAttribute", unsafe { (self.call.device_attribute)(&mut value, which, device) })?;
+            Ok::<_, DeviceError>(u32::try_from(value).unwrap_or(0))
+        };
+        let (mut name, mut memory) = ([0u8; 256], 0);
+        // SAFETY: room for 255 bytes and a zero.
+        told("cuDeviceGetName", unsafe { (self.call.device_name)(name.as_mut_ptr().cast(), 255, device) })?;
+        // SAFETY: a place for one number.
+        told("cuDeviceTotalMem", unsafe { (self.call.device_memory)(&mut memory, device) })?;
+        let name = CStr::from_bytes_until_nul(&name).map(|name| name.to_string_lossy().into_owned());
+        Ok(DeviceFacts {
+            name: name.unwrap_or_default(),
+            memory_bytes: memory as u64,
+            // Compute capability, major and minor; multiprocessors; opt-in workgroup memory.
+            architecture: attribute(75)? * 10 + attribute(76)?,
+            multiprocessors: attribute(16)? as usize,
+            shared_bytes_max: attribute(97)?.into(),
+        })
+    }
+}
+
+/// `12080` as `12.8`.
+pub(crate) fn version(number: u32) -> String {
+    format!("{}.{}", number / 1000, number % 1000 / 10)
+}
+
+fn unsupported(what: String) -> DeviceError {
+    DeviceError::Unsupported { what }
+}
+
+/// The devices whose context this process has lost, with the cause: the driver gives the same broken context out again.
+fn lost_devices() -> MutexGuard<'static, BTreeMap<usize, Arc<str>>> {
+    static LOST: Mutex<BTreeMap<usize, Arc<str>>> = Mutex::new(BTreeMap::new());
+    LOST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One device's context: all that is made on it holds it.
+pub(crate) struct Context {
+    driver: &'static Driver,
+    ordinal: usize,
+    device: raw::CUdevice,
+    context: raw::CUcontext,
+    /// Turns, copies and fills.
+    stream: raw::CUstream,
+    /// Transfers of host calls, which wait for no turn.
+    side: raw::CUstream,
+    lost: OnceLock<Arc<str>>,
+    graveyard: Mutex<Vec<Remains>>,
+}
+
+// SAFETY: the driver's handles may be used from any thread, and every call makes the context current first.
+unsafe impl Send for Context {}
+// SAFETY: as above; what is mutable is behind locks.
+unsafe impl Sync for Context {}
+
+/// What a dropped handle leaves.
+enum Remains {
+    Device(raw::CUdeviceptr),
+    Host(*mut c_void),
+    Module(raw::CUmodule),
+    Graph(raw::CUgraphExec),
+}
+
+// SAFETY: handles without thread affinity, as for `Context`.
+unsafe impl Send for Remains {}
+
+impl Context {
+    /// Of device `ordinal`.
+    pub fn open(driver: &'static Driver, ordinal: usize) -> Result<Arc<Self>, DeviceError> {
+        if let Some(cause) = lost_devices().get(&ordinal) {
+            let what = format!("{cause}; CUDA in this process cannot be trusted any more: start another process");
+            return Err(DeviceError::Lost(what.into()));
+        }
+        let device = driver.device(ordinal)?;
+        let mut context = Self {
+            driver,
+            ordinal,
+            device,
+            context: ptr::null_mut(),
+            stream: ptr::null_mut(),
+            side: ptr::null_mut(),
+            lost: OnceLock::new(),
+            graveyard: Mutex::default(),
+        };
+        let opened = |call, status| match driver.check(call, status) {
+            Ok(()) => Ok(()),
+            Err(failure) if failure.status == OUT_OF_MEMORY => {
+                Err(DeviceError::OutOfMemory { what: format!("the context of CUDA device {ordinal}"), asked: 0 })
+            }
+            Err(failure) => Err(unsupported(format!("CUDA device {ordinal} does not open: {}", failure.words()))),
+        };
+        // SAFETY: a place for one handle. If it stays null, dropping `context` calls nothing.
+        opened("cuDevicePrimaryCtxRetain", unsafe { (driver.call.context_retain)(&mut context.context, device) })?;
+        // SAFETY: the context was just given out.
+        opened("cuCtxSetCurrent", unsafe { (driver.call.context_set)(context.context) })?;
+        for stream in [&mut context.stream, &mut context.side] {
+            // SAFETY: a place for one handle; 1 is a stream that does not wait for the default one.
+            opened("cuStreamCreate", unsafe { (driver.call.stream_create)(stream, 1) })?;
+        }
+        Ok(Arc::new(context))
+    }
+
+    /// The cause that lost it, if it is lost.
+    pub fn health(&self) -> Result<(), DeviceError> {
+        self.lost.get().map_or(Ok(()), |cause| Err(DeviceError::Lost(Arc::clone(cause))))
+    }
+
+    /// Runs `call` with the context current. `what` and `asked` are for running out of memory.
+    fn call(
+        &self,
+        name: &'static str,
+        what: &str,
+        asked: u64,
+        call: impl FnOnce(&Interface) -> Status,
+    ) -> Result<(), DeviceError> {
+        self.health()?;
+        // SAFETY: the context lives as long as `self`.
+        let current = unsafe { (self.driver.call.context_set)(self.context) };
+        let current = self.driver.check("cuCtxSetCurrent", current);
+        let ended = current.and_then(|()| self.driver.check(name, call(&self.driver.call)));
+        ended.map_err(|failure| self.error(&failure, what, asked))
+    }
+
+    fn error(&self, failure: &Failure, what: &str, asked: u64) -> DeviceError {
+        let said = failure.words();
+        match failure.status {
+            OUT_OF_MEMORY => DeviceError::OutOfMemory { what: what.to_owned(), asked },
+            status if FATAL.contains(&status) => {
+                let cause = Arc::clone(self.lost.get_or_init(|| said.into()));
+                lost_devices().entry(self.ordinal).or_insert_with(|| Arc::clone(&cause));
+                DeviceError::Lost(cause)
+            }
+            status if BUILD.contains(&status) => DeviceError::Build { kernel: what.to_owned(), log: said },
+            _ => DeviceError::Fault { at: what.to_owned(), what: said },
+        }
+    }
+
+    fn graveyard(&self) -> MutexGuard<'_, Vec<Remains>> {
+        self.graveyard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives back what dropped handles have left. Errors are nobody's: what cannot be freed is gone with the context.
+    pub fn bury(&self) {
+        let remains = std::mem::take(&mut *self.graveyard());
+        if remains.is_empty() || self.health().is_err() {
+            return;
+        }
+        // SAFETY: the context is alive; each handle was given out by it, and its one owner has been dropped.
+        unsafe {
+            let call = &self.driver.call;
+            (call.context_set)(self.context);
+            for one in remains {
+                match one {
+                    Remains::Device(address) => (call.memory_free)(address),
+                    Remains::Host(address) => (call.host_free)(address),
+                    Remains::Module(module) => (call.module_unload)(module),
+                    Remains::Graph(graph) => (call.graph_exec_destroy)(graph),
+                };
+            }
+        }
+    }
+
+    /// `len` zeroed bytes for `what`: of the device, or of the host, where both reach them by one address.
+    pub fn allocate(self: &Arc<Self>, what: &str, len: usize, host: bool) -> Result<Memory, DeviceError> {
+        self.bury();
+        // The driver refuses 0.
+        let room = len.max(1);
+        let mut memory = Memory { context: Arc::clone(self), address: 0, len, host };
+        if host {
+            let mut address = ptr::null_mut();
+            // SAFETY: a place for one pointer; 1 | 2: pinned for all contexts, and mapped.
+            let got = |call: &Interface| unsafe { (call.host_allocate)(&mut address, room, 1 | 2) };
+            self.call("cuMemHostAlloc", what, len as u64, got)?;
+            memory.address = address as raw::CUdeviceptr;
+            // SAFETY: just allocated, with at least as many bytes.
+            unsafe { address.cast::<u8>().write_bytes(0, room) };
+        } else {
+            let mut address = 0;
+            // SAFETY: a place for one address.
+            let got = |call: &Interface| unsafe { (call.memory_allocate)(&mut address, room) };
+            self.call("cuMemAlloc", what, len as u64, got)?;
+            memory.address = address;
+            // SAFETY: just allocated, with as many bytes.
+            self.call("cuMemsetD8Async", what, 0, |call| unsafe { (call.fill)(address, 0, room, self.side) })?;
+            self.wait(self.side, what)?;
+        }
+        Ok(memory)
+    }
+
+    fn wait(&self, stream: raw::CUstream, what: &str) -> Result<(), DeviceError> {
+        // SAFETY: a stream of this context.
+        self.call("cuStreamSynchronize", what, 0, |call| unsafe { (call.stream_wait)(stream) })
+    }
+
+    /// Copies `bytes` to device memory, from byte `offset` of it on.
+    pub fn upload(&self, to: &Memory, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        let address = to.at(offset, bytes.len());
+        if bytes.is_empty() {
+            return self.health();
+        }
+        // SAFETY: `at` keeps it in bounds; the source outlives the wait.
+        let copied =
+            |call: &Interface| unsafe { (call.copy_up)(address, bytes.as_ptr().cast(), bytes.len(), self.side) };
+        self.call("cuMemcpyHtoDAsync", "an upload", 0, copied)?;
+        self.wait(self.side, "an upload")
+    }
+
+    /// Copies out of device memory, from byte `offset` of it on.
+    pub fn download(&self, from: &Memory, offset: usize, into: &mut [u8]) -> Result<(), DeviceError> {
+        let address = from.at(offset, into.len());
+        if into.is_empty() {
+            return self.health();
+        }
+        let (to, len) = (into.as_mut_ptr(), into.len());
+        // SAFETY: `at` keeps it in bounds; the target is borrowed until the wait is over.
+        let copied = |call: &Interface| unsafe { (call.copy_down)(to.cast(), address, len, self.side) };
+        self.call("cuMemcpyDtoHAsync", "a download", 0, copied)?;
+        self.wait(self.side, "a download")
+    }
+
+    /// Copies `len` bytes between two memories, and waits.
+    ///
+    /// # Safety
+    /// Nobody else touches the bytes meanwhile, and the two stretches lie apart.
+    pub unsafe fn copy(&self, to: (&Memory, usize), from: (&Memory, usize), len: usize) -> Result<(), DeviceError> {
+        let (to, from) = (to.0.at(to.1, len), from.0.at(from.1, len));
+        if len == 0 {
+            return self.health();
+        }
+        // SAFETY: in bounds, and the caller keeps others away.
+        self.call("cuMemcpyAsync", "a copy", 0, |call| unsafe { (call.copy)(to, from, len, self.stream) })?;
+        self.wait(self.stream, "a copy")
+    }
+
+    /// Repeats `byte` over `len` bytes, and waits.
+    ///
+    /// # Safety
+    /// Nobody else touches the bytes meanwhile.
+    pub unsafe fn fill(&self, to: (&Memory, usize), byte: u8, len: usize) -> Result<(), DeviceError> {
+        let to = to.0.at(to.1, len);
+        if len == 0 {
+            return self.health();
+        }
+        // SAFETY: in bounds, and the caller keeps others away.
+        self.call("cuMemsetD8Async", "a fill", 0, |call| unsafe { (call.fill)(to, byte, len, self.stream) })?;
+        self.wait(self.stream, "a fill")
+    }
+
+    /// Has the driver compile a module, `kernel` in errors, which hold its log.
+    pub fn module(self: &Arc<Self>, kernel: &str, text: &str) -> Result<Module, DeviceError> {
+        let build = |log: String| DeviceError::Build { kernel: kernel.to_owned(), log };
+        let text = CString::new(text).map_err(|_| build("a zero in the text".into()))?;
+        let (mut module, mut log) = (ptr::null_mut(), vec![0u8; 16 << 10]);
+        // The error log, and its size: the latter a number in the place of a pointer.
+        let (mut options, size) = ([5, 6], ptr::without_provenance_mut::<c_void>(log.len()));
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), size];
+        // SAFETY: a text that ends in a zero, room for the log as long as the option says, and two options.
+        let loaded = self.call("cuModuleLoadDataEx", kernel, 0, |call| unsafe {
+            (call.module_load)(&mut module, text.as_ptr().cast(), 2, options.as_mut_ptr(), values.as_mut_ptr())
+        });
+        match loaded {
+            Ok(()) => Ok(Module { context: Arc::clone(self), module }),
+            Err(DeviceError::Build { log: said, .. }) => {
+                let log = CStr::from_bytes_until_nul(&log).map(|log| log.to_string_lossy().into_owned());
+                Err(build(format!("{said}\n{}", log.unwrap_or_default()).trim_end().to_owned()))
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Makes a graph of `nodes`, each after those whose numbers stand beside it, which are smaller than its own.
+    ///
+    /// # Safety
+    /// While the graph runs, every address that a node names is of memory that lives, is touched by nobody else, and is long
+    /// enough for what the node does there.
+    pub unsafe fn graph(self: &Arc<Self>, what: &str, nodes: &[(Node<'_>, Vec<usize>)]) -> Result<Graph, DeviceError> {
+        let mut graph = ptr::null_mut();
+        // SAFETY: a place for one handle.
+        self.call("cuGraphCreate", what, 0, |call| unsafe { (call.graph_create)(&mut graph, 0) })?;
+        let template = Template { context: self, graph };
+        let mut made = Vec::<raw::CUgraphNode>::with_capacity(nodes.len());
+        for (node, after) in nodes {
+            let after: Vec<_> = after.iter().map(|&earlier| made[earlier]).collect();
+            // SAFETY: the caller's promise.
+            made.push(unsafe { self.node(what, graph, node, &after) }?);
+        }
+        let mut exec = ptr::null_mut();
+        // SAFETY: the graph was just made; a place for one handle.
+        let instantiated = |call: &Interface| unsafe { (call.graph_instantiate)(&mut exec, graph, 0) };
+        self.call("cuGraphInstantiate", what, 0, instantiated)?;
+        drop(template);
+        Ok(Graph { context: Arc::clone(self), exec })
+    }
+
+    /// # Safety
+    /// As [`Self::graph`]; `after` are nodes of `graph`.
+    unsafe fn node(
+        &self,
+        what: &str,
+        graph: raw::CUgraph,
+        node: &Node<'_>,
+        after: &[raw::CUgraphNode],
+    ) -> Result<raw::CUgraphNode, DeviceError> {
+        let (mut made, before, count) = (ptr::null_mut(), after.as_ptr(), after.len());
+        let to = &mut made;
+        // SAFETY: a place for one handle, the list with its length, and structures as `cuda.h` has them, which the driver
+        // copies; kernel parameters too, of which there are as many as the kernel has.
+        unsafe {
+            match node {
+                Node::Nothing => {
+                    self.call("cuGraphAddEmptyNode", what, 0, |call| (call.graph_empty)(to, graph, before, count))
+                }
+                Node::Copy { to: target, from, bytes } => {
+                    let copy = line_copy(*target, *from, *bytes);
+                    self.call("cuGraphAddMemcpyNode", what, 0, |call| {
+                        (call.graph_copy)(to, graph, before, count, &raw const copy, self.context)
+                    })
+                }
+                Node::Clear { at, words } => {
+                    let fill = raw::CUDA_MEMSET_NODE_PARAMS_v1 {
+                        dst: at.address,
+                        pitch: 0,
+                        value: 0,
+                        elementSize: 4,
+                        width: *words,
+                        height: 1,
+                    };
+                    self.call("cuGraphAddMemsetNode", what, 0, |call| {
+                        (call.graph_fill)(to, graph, before, count, &raw const fill, self.context)
+                    })
+                }
+                Node::Launch { function, grid, block, shared_bytes, parameters } => {
+                    let mut parameters = parameters.clone();
+                    let mut addresses: Vec<*mut c_void> =
+                        parameters.iter_mut().map(|value| ptr::from_mut(value).cast()).collect();
+                    let launch = raw::CUDA_KERNEL_NODE_PARAMS_v1 {
+                        func: function.function,
+                        gridDimX: grid[0],
+                        gridDimY: grid[1],
+                        gridDimZ: grid[2],
+                        blockDimX: block[0],
+                        blockDimY: block[1],
+                        blockDimZ: block[2],
+                        sharedMemBytes: *shared_bytes,
+                        kernelParams: addresses.as_mut_ptr(),
+                        extra: ptr::null_mut(),
+                    };
+                    self.call("cuGraphAddKernelNode", what, 0, |call| {
+                        (call.graph_kernel)(to, graph, before, count, &raw const launch)
+                    })
+                }
+            }?;
+        }
+        Ok(made)
+    }
+
+    /// Launches a graph and waits for its end.
+    ///
+    /// # Safety
+    /// As [`Self::graph`], until this returns.
+    pub unsafe fn run(&self, what: &str, graph: &Graph) -> Result<(), DeviceError> {
+        // SAFETY: the graph is of this context, and the caller keeps its memory to it.
+        self.call("cuGraphLaunch", what, 0, |call| unsafe { (call.graph_launch)(graph.exec, self.stream) })?;
+        self.wait(self.stream, what)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // Nothing of it is left but what lies in the graveyard. A lost context frees nothing any more.
+        self.bury();
+        if self.context.is_null() {
+            return;
+        }
+        // SAFETY: the streams are of this context, idle, and nobody else's; the context was retained once.
+        unsafe {
+            let call = &self.driver.call;
+            (call.context_set)(self.context);
+            for stream in [self.stream, self.side].into_iter().filter(|stream| !stream.is_null()) {
+                (call.stream_destroy)(stream);
+            }
+            (call.context_set)(ptr::null_mut());
+            (call.context_release)(self.device);
+        }
+    }
+}
+
+/// A copy of one line, as the driver wants it.
+fn line_copy(to: Address, from: Address, bytes: usize) -> raw::CUDA_MEMCPY3D {
+    let kind =
+        |host| if host { raw::CUmemorytype::CU_MEMORYTYPE_HOST } else { raw::CUmemorytype::CU_MEMORYTYPE_DEVICE };
+    let host = |at: Address| if at.host { at.address as usize } else { 0 };
+    raw::CUDA_MEMCPY3D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcZ: 0,
+        srcLOD: 0,
+        srcMemoryType: kind(from.host),
+        srcHost: ptr::with_exposed_provenance(host(from)),
+        srcDevice: if from.host { 0 } else { from.address },
+        srcArray: ptr::null_mut(),
+        reserved0: ptr::null_mut(),
+        srcPitch: bytes,
+        srcHeight: 1,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstZ: 0,
+        dstLOD: 0,
+        dstMemoryType: kind(to.host),
+        dstHost: ptr::with_exposed_provenance_mut(host(to)),
+        dstDevice: if to.host { 0 } else { to.address },
+        dstArray: ptr::null_mut(),
+        reserved1: ptr::null_mut(),
+        dstPitch: bytes,
+        dstHeight: 1,
+        WidthInBytes: bytes,
+        Height: 1,
+        Depth: 1,
+    }
+}
+
+/// A graph that is being put together.
+struct Template<'a> {
+    context: &'a Context,
+    graph: raw::CUgraph,
+}
+
+impl Drop for Template<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by this context and owned here; what was instantiated from it stays.
+        unsafe { (self.context.driver.call.graph_destroy)(self.graph) };
+    }
+}
+
+/// A stretch of memory, of the device or of the host, that the device reaches by address.
+pub(crate) struct Memory {
+    context: Arc<Context>,
+    address: raw::CUdeviceptr,
+    len: usize,
+    host: bool,
+}
+
+/// A byte that a graph's nodes reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub address: u64,
+    pub host: bool,
+}
+
+impl Address {
+    /// `bytes` further on.
+    pub fn plus(self, bytes: usize) -> Self {
+        Self { address: self.address + bytes as u64, ..self }
+    }
+}
+
+impl Memory {
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it is the host's.
+    pub fn is_host(&self) -> bool {
+        self.host
+    }
+
+    /// Its first byte.
+    pub fn base(&self) -> Address {
+        Address { address: self.address, host: self.host }
+    }
+
+    /// Where `offset .. offset + len` starts, which lies inside.
+    fn at(&self, offset: usize, len: usize) -> raw::CUdeviceptr {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "{offset} + {len} of {} bytes", self.len);
+        self.address + offset as u64
+    }
+
+    /// `len` bytes of the host's memory, from byte `offset` on.
+    ///
+    /// # Safety
+    /// Neither the device nor another thread touches them while the slice lives.
+    #[allow(clippy::mut_from_ref, reason = "memory that is shared by agreement, as the device reaches it too")]
+    pub unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8] {
+        assert!(self.host, "the host sees no device memory");
+        let address = self.at(offset, len) as usize;
+        // SAFETY: host memory that lives as long as `self`, zeroed when it was allocated; `at` keeps the slice inside, and the
+        // caller keeps others away.
+        unsafe { std::slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut(address), len) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.address != 0 {
+            let host = || Remains::Host(ptr::with_exposed_provenance_mut(self.address as usize));
+            let remains = if self.host { host() } else { Remains::Device(self.address) };
+            self.context.graveyard().push(remains);
+        }
+    }
+}
+
+/// A compiled module.
+pub(crate) struct Module {
+    context: Arc<Context>,
+    module: raw::CUmodule,
+}
+
+// SAFETY: as for `Context`.
+unsafe impl Send for Module {}
+// SAFETY: as for `Context`.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// Its entry `name`, for launches that ask for `shared_bytes` of workgroup memory.
+    pub fn function(self: &Arc<Self>, name: &str, shared_bytes: u32) -> Result<Function, DeviceError> {
+        let build = |log: &str| DeviceError::Build { kernel: name.to_owned(), log: log.to_owned() };
+        let symbol = CString::new(name).map_err(|_| build("a zero in its name"))?;
+        let mut function = ptr::null_mut();
+        // SAFETY: a place for one handle, and a name that ends in a zero.
+        let found = |call: &Interface| unsafe { (call.module_function)(&mut function, self.module, symbol.as_ptr()) };
+        self.context.call("cuModuleGetFunction", name, 0, found)?;
+        if shared_bytes > 0 {
+            let bytes = c_int::try_from(shared_bytes).map_err(|_| build("too much workgroup memory"))?;
+            // SAFETY: a function of this context; attribute 8 is the most dynamic workgroup memory.
+            let set = |call: &Interface| unsafe { (call.function_set)(function, 8, bytes) };
+            self.context.call("cuFuncSetAttribute", name, 0, set)?;
+        }
+        Ok(Function { _module: Arc::clone(self), function })
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        self.context.graveyard().push(Remains::Module(self.module));
+    }
+}
+
+/// A kernel of a module.
+#[derive(Clone)]
+pub(crate) struct Function {
+    _module: Arc<Module>,
+    function: raw::CUfunction,
+}
+
+// SAFETY: as for `Context`.
+unsafe impl Send for Function {}
+// SAFETY: as for `Context`.
+unsafe impl Sync for Function {}
+
+/// What a graph does at one place.
+pub(crate) enum Node<'a> {
+    /// Nothing: it stands for a command without work.
+    Nothing,
+    /// A copy.
+    Copy { to: Address, from: Address, bytes: usize },
+    /// Zeros, by words of 4 bytes.
+    Clear { at: Address, words: usize },
+    /// A launch. A parameter is the low bytes of its number, as many as the kernel declares.
+    Launch { function: &'a Function, grid: [u32; 3], block: [u32; 3], shared_bytes: u32, parameters: Vec<u64> },
+}
+
+/// A graph that can be launched. What it launches and touches is kept by whoever holds it.
+pub(crate) struct Graph {
+    context: Arc<Context>,
+    exec: raw::CUgraphExec,
+}
+
+// SAFETY: as for `Context`; a launch is made by whoever has the slot.
+unsafe impl Send for Graph {}
+// SAFETY: as above.
+unsafe impl Sync for Graph {}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        self.context.graveyard().push(Remains::Graph(self.exec));
+    }
+}
+
+#[cfg(test)]
+mod tests;

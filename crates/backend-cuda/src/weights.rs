@@ -1,0 +1,62 @@
+//! Constants that the executables of one device share.
+//!
+//! ```text
+//! prepare ──address, length──> known and alive: shared ─┐
+//!                         └──> charged, uploaded, noted ──┴─> Arc held by the executable
+//! ```
+//!
+//! - An entry is for the very `Arc` that it was made from: its `Weak` keeps that address from being used for another.
+//! - Bytes are charged once, however many executables hold them.
+//! - Entries whose constants are gone are forgotten when the next one is made.
+
+use crate::sys::{Context, Memory};
+use lanes_core::device::{Budget, Charge, DeviceError, Purpose};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// A constant on the device, with what it is charged.
+pub(crate) struct Constant {
+    pub memory: Memory,
+    pub charge: Charge,
+}
+
+/// What was given: nobody else gets its address while this is held.
+pub(crate) enum Owner {
+    /// A plan's constant.
+    Bytes(#[allow(dead_code, reason = "held for its address")] Weak<[u8]>),
+    /// A contraction's weights or bias.
+    Floats(#[allow(dead_code, reason = "held for its address")] Weak<[f32]>),
+}
+
+/// What was given, and what was made of it.
+type Made = (Owner, Weak<Constant>);
+
+/// What is shared on one device, by address and length in bytes.
+#[derive(Default)]
+pub(crate) struct Weights(Mutex<HashMap<(usize, usize), Made>>);
+
+impl Weights {
+    /// `bytes`, which lie in `owner`, on the device.
+    pub fn constant(
+        &self,
+        context: &Arc<Context>,
+        budget: &Budget,
+        what: &str,
+        owner: Owner,
+        bytes: &[u8],
+    ) -> Result<Arc<Constant>, DeviceError> {
+        let key = (bytes.as_ptr() as usize, bytes.len());
+        // Held while uploading, so that two plans with the same weights do not upload them twice.
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(constant) = known.get(&key).and_then(|(_, constant)| constant.upgrade()) {
+            return Ok(constant);
+        }
+        let charge = budget.charge(Purpose::Weights, what, bytes.len() as u64)?;
+        let memory = context.allocate(what, bytes.len(), false)?;
+        context.upload(&memory, 0, bytes)?;
+        let constant = Arc::new(Constant { memory, charge });
+        known.retain(|_, (_, constant)| constant.strong_count() > 0);
+        known.insert(key, (owner, Arc::downgrade(&constant)));
+        Ok(constant)
+    }
+}

@@ -1,0 +1,229 @@
+//! Fragments as `mma.sync` has them, for kernels that do not see how a fragment is laid out.
+//!
+//! ```text
+//! lane = 4·g + c                                             rows and columns of slot i, for each 16 of the depth
+//! lhs  16 bits   row g + 8·(i/2 mod 2)      column 2·c + i mod 2 + 8·(i/4)
+//!       8 bits   row g + 8·(i/4)            column 4·c + i mod 4
+//! rhs  as lhs, rows and columns swapped, of which columns 8.. of the tile are the second half of the slots
+//! sums           row g + 8·(i/2 mod 2)      column 2·c + i mod 2 + 8·(i/4)
+//! ```
+//!
+//! - A product of 16×16 is two instructions of 16×8. Half of an operand's slots carry data: the IR's layout holds each element
+//!   twice.
+//! - Sums are f32 or i32; a 16-bit sum is widened before and rounded behind. The hardware's order within a step of 16 is its own, and
+//!   the same for every step: results differ from the interpreter's by the rounding of a sum, those of integers not at all.
+//! - Source: PTX ISA 9.0, sections on `mma.m16n8k16`. From sm_80 on; all 32 lanes take part.
+
+use super::emitter::{Emitter, Result};
+use super::memory::Place;
+use super::text::{Class, Operand, Reg};
+use crate::fragment::{Format, Fragment, Product, Role};
+use crate::ir::{Kernel, Op, ValueId};
+use crate::opaque::layout_opaque;
+use crate::ops::{Family, OpKind};
+use crate::types::ScalarType;
+
+/// A coordinate: what depends on the lane, and two constants: `plus`, which keeps the sum below 8 (16 for operands of 8 bits), and a
+/// multiple of that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At {
+    lane: Operand,
+    /// What divides `lane`.
+    multiple: u64,
+    plus: u32,
+    high: u32,
+}
+
+/// The formats that have an instruction.
+const fn is_multiplied(product: &Product) -> bool {
+    matches!(
+        (product.lhs, product.rhs),
+        (Format::F16, Format::F16) | (Format::BF16, Format::BF16) | (Format::I8 | Format::U8, Format::I8 | Format::U8)
+    )
+}
+
+/// Whether the fragments of a kernel may be laid out for `mma.sync`: nobody sees it, every product has an instruction, and
+/// whole subgroups come to it.
+pub(super) fn may_lay_out(kernel: &Kernel, varies: &[bool]) -> bool {
+    let body = &kernel.body;
+    let is_mma = |op: &Op| matches!(op.kind, OpKind::Mma(_));
+    if !kernel.items().is_multiple_of(32) || !body.ops().any(is_mma) || layout_opaque(kernel).is_err() {
+        return false;
+    }
+    body.ops().all(|op| match &op.kind {
+        OpKind::Mma(product) => {
+            let bits = [product.lhs, product.rhs].map(Format::bits);
+            let own = |value: ValueId, bits: u32| body.ty(value).element().is_some_and(|ty| ty.bits() == bits);
+            is_multiplied(product) && own(op.operands[0], bits[0]) && own(op.operands[1], bits[1])
+        }
+        OpKind::FragmentRepack { .. } => body.ty(op.operands[0]).element().is_some_and(|ty| ty.bits() >= 16),
+        OpKind::Exit => false,
+        kind => match kind.family() {
+            Family::Branch(_) => !varies[op.operands[0].index()] || !body.any_within(op, &mut { is_mma }),
+            Family::Counted => {
+                let parts = op.operands[..3].iter().any(|bound| varies[bound.index()]);
+                !parts || !body.any_within(op, &mut { is_mma })
+            }
+            Family::Unbounded => {
+                let test = body.block(op.blocks[0]).ops.last().and_then(|end| end.operands.first());
+                let parts = test.is_none_or(|test| varies[test.index()]);
+                !parts || !body.any_within(op, &mut { is_mma })
+            }
+            _ => true,
+        },
+    })
+}
+
+impl Emitter<'_> {
+    /// `g` and `c` of the own lane.
+    fn group_and_column(&mut self) -> (Operand, Operand) {
+        let lane = self.lane();
+        (self.word_op("shr.u32", lane, Operand::word(2)), self.word_op("and.b32", lane, Operand::word(3)))
+    }
+
+    /// Row and column of each slot of the own lane; nothing for slots without data. `ty`: of one slot.
+    pub(super) fn own_elements(&mut self, fragment: Fragment, ty: ScalarType) -> Vec<Option<[At; 2]>> {
+        let (g, c) = self.group_and_column();
+        let bytes = ty.bits() == 8 && !fragment.role.is_accumulator();
+        let width = if bytes { 4 } else { 2 };
+        let along = self.word_op("mul.lo.s32", c, Operand::word(width));
+        let depth = match fragment.role {
+            Role::Lhs => fragment.columns,
+            Role::Rhs => fragment.rows,
+            Role::Init | Role::Result => 16,
+        };
+        let element = |slot: u32| {
+            let data = slot / fragment.spread;
+            let (step, i) = (data / 8, data % 8);
+            if !slot.is_multiple_of(fragment.spread) || step * 16 >= depth {
+                return None;
+            }
+            let across = |high: u32| At { lane: g, multiple: 1, plus: 0, high };
+            let deep = |high: u32| At { lane: along, multiple: width.into(), plus: i % width, high: step * 16 + high };
+            Some(match fragment.role {
+                Role::Lhs if bytes => [across(8 * (i / 4)), deep(0)],
+                Role::Lhs | Role::Init | Role::Result => [across(8 * (i / 2 % 2)), deep(8 * (i / 4))],
+                Role::Rhs if bytes => [deep(0), across(8 * (i / 4))],
+                Role::Rhs => [deep(8 * (i / 2 % 2)), across(8 * (i / 4))],
+            })
+        };
+        (0..fragment.slots()).map(element).collect()
+    }
+
+    /// Where the slots of the own part of a tile lie, from its first element on.
+    pub(super) fn own_places(
+        &mut self,
+        view: ValueId,
+        first: &Place,
+        fragment: Fragment,
+    ) -> Result<Vec<Option<Place>>> {
+        let ty = self.element_type(view)?;
+        let elements = self.own_elements(fragment, ty);
+        let Some([row, column]) = elements.iter().flatten().next().copied() else {
+            return Ok(vec![None; elements.len()]);
+        };
+        // What depends on the lane is one place; slots are constant distances on.
+        let own = self.tile_place(view, first, row.lane, column.lane, [row.multiple, column.multiple])?;
+        let mut places = Vec::with_capacity(elements.len());
+        for element in elements {
+            places.push(match element {
+                Some(element) => {
+                    let [row, column] = element.map(|at| at.plus + at.high);
+                    let multiples = [row, column].map(|at| u64::from(at.max(1)));
+                    Some(self.tile_place(view, &own, Operand::word(row), Operand::word(column), multiples)?)
+                }
+                None => None,
+            });
+        }
+        Ok(places)
+    }
+
+    /// The lane that holds an element of a fragment of 16-bit or wider slots, and its slot: a constant, and what the lane adds.
+    fn own_place(&mut self, fragment: Fragment, [row, column]: [At; 2]) -> (Operand, u32, Operand) {
+        let (across, deep) = if fragment.role == Role::Rhs { (column, row) } else { (row, column) };
+        let [across_low, deep_low] = [across, deep].map(|at| self.word_op("add.s32", at.lane, Operand::word(at.plus)));
+        let first = self.word_op("shl.b32", across_low, Operand::word(2));
+        let second = self.word_op("shr.u32", deep_low, Operand::word(1));
+        let lane = self.word_op("add.s32", first, second);
+        let odd = self.word_op("and.b32", deep_low, Operand::word(1));
+        let (half, upper) = (across.high / 8 % 2, deep.high / 8 % 2);
+        // The second half of the slots is of columns 8.. of an rhs, and of the depth of others.
+        let slot = if fragment.role == Role::Rhs { 4 * half + 2 * upper } else { 4 * upper + 2 * half };
+        (lane, (deep.high / 16 * 8 + slot) * fragment.spread, odd)
+    }
+
+    /// The elements of one fragment, laid out as another.
+    pub(super) fn repack_own(&mut self, op: &Op, from: Fragment, to: Fragment) -> Result {
+        let ty = self.element_type(op.operands[0])?;
+        let payload = self.lanes(op.operands[0])?;
+        let zero = Operand::Bits(super::text::class_of(ty), 0);
+        let mut lanes = Vec::new();
+        for element in self.own_elements(to, ty) {
+            let Some(element) = element else {
+                lanes.push(zero);
+                continue;
+            };
+            let (lane, slot, odd) = self.own_place(from, element);
+            let candidates = [slot, slot + from.spread].map(|slot| payload.get(slot as usize).copied().unwrap_or(zero));
+            let [even, odd_one] = candidates.map(|value| self.read_lane(value, lane));
+            let is_odd = self.truth_of(odd);
+            lanes.push(self.choose(is_odd, odd_one, even));
+        }
+        self.set_lanes(op.results[0], lanes);
+        Ok(())
+    }
+
+    /// A product by instructions of 16 rows, 8 columns and a depth of 16.
+    pub(super) fn mma_own(&mut self, op: &Op, product: Product) -> Result {
+        let [lhs, rhs, init] = [op.operands[0], op.operands[1], op.operands[2]];
+        let (lhs_ty, rhs_ty, ty) = (self.element_type(lhs)?, self.element_type(rhs)?, self.element_type(init)?);
+        if !self.may(80, (7, 0)) || !self.mask.is_full() {
+            return self.refuse("vector.mma where not all lanes come to it");
+        }
+        let (a, b) = (self.lanes(lhs)?, self.lanes(rhs)?);
+        let (a, b) = (self.pack(lhs_ty, &a), self.pack(rhs_ty, &b));
+        let mut sums = self.lanes(init)?.to_vec();
+        let spread = product.sum.spread as usize;
+        let mut wide = Vec::with_capacity(8);
+        for sum in sums.iter().step_by(spread) {
+            wide.push(if ty.is_float() { self.extended(ty, *sum)? } else { *sum });
+        }
+        let (name, words) = match product.lhs {
+            Format::F16 => ("f32.f16.f16.f32".to_owned(), 4),
+            Format::BF16 => ("f32.bf16.bf16.f32".to_owned(), 4),
+            lhs => {
+                let sign = |format: Format| if format == Format::I8 { "s8" } else { "u8" };
+                (format!("s32.{}.{}.s32", sign(lhs), sign(product.rhs)), 2)
+            }
+        };
+        let steps = product.depth as usize / 16;
+        if a.len() < steps * words || b.len() < steps * words || wide.len() < 8 {
+            return self.refuse("vector.mma of a fragment that is shorter than its product");
+        }
+        let listed = |regs: &[Reg]| regs.iter().map(Reg::to_string).collect::<Vec<_>>().join(", ");
+        for step in 0..steps {
+            let left: Vec<Reg> = a[step * words..][..words].iter().map(|word| self.in_register(*word)).collect();
+            for half in 0..2 {
+                let first = step * words + half * words / 2;
+                let right: Vec<Reg> = b[first..][..words / 2].iter().map(|word| self.in_register(*word)).collect();
+                let before: Vec<Reg> = wide[half * 4..][..4].iter().map(|sum| self.in_register(*sum)).collect();
+                let after: Vec<Reg> = (0..4).map(|_| self.text.reg(Class::Word)).collect();
+                self.text.raw(&format!(
+                    "mma.sync.aligned.m16n8k16.row.col.{name} {{{}}}, {{{}}}, {{{}}}, {{{}}}",
+                    listed(&after),
+                    listed(&left),
+                    listed(&right),
+                    listed(&before)
+                ));
+                for (sum, reg) in wide[half * 4..].iter_mut().zip(after) {
+                    *sum = reg.into();
+                }
+            }
+        }
+        for (sum, value) in sums.iter_mut().step_by(spread).zip(wide) {
+            *sum = if ty.is_float() { self.rounded(ty, value)? } else { value };
+        }
+        self.set_lanes(op.results[0], sums);
+        Ok(())
+    }
+}
