@@ -20,6 +20,8 @@ fn images() -> Vec<CpuImage> {
     }
     // Launch programs with control flow, which the corpus has none of.
     let flows = [
+        // Nobody reads the vector, which is no launch program's business.
+        "%many = vector.constant 3 : vector<8xi32>\n%g = index.add %n, %one : index",
         "%g = scf.if %small -> (index) {\nscf.yield %n : index\n} else {\nscf.yield %ten : index\n}",
         "%g, %last = scf.for %i = [%z to %n step %one](%s = %z, %p = %one : index, index) -> (index, index) {
            %t = index.add %s, %i : index\nscf.yield %t, %s : index, index\n}",

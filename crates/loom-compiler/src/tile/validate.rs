@@ -486,24 +486,23 @@ fn launch(launch: &LaunchProgram) -> Valid {
     if entry.arguments.len() != launch.workload.len() {
         return bad(format!("{} values for {} workload arguments", entry.arguments.len(), launch.workload.len()));
     }
-    for value in &body.values {
-        if !matches!(value.ty, Type::Scalar(_)) {
-            return bad(format!("a value of type {}, only scalars are accepted", value.ty));
+    // A value that no op names, one of those that were removed, may be anything.
+    let scalar = |value: ir::ValueId| {
+        within("launch", "value", value.0, body.values.len())?;
+        match &body.values[value.index()].ty {
+            Type::Scalar(_) => Ok(()),
+            ty => bad(format!("a value of type {ty}, only scalars are accepted")),
         }
-    }
+    };
     // What the block ends with, when it is asked for its results: so many operands at least, of a `Yield` or `Condition`.
     let mut depths = vec![None::<u32>; body.blocks.len()];
     depths[0] = Some(0);
     let mut waiting = vec![Body::ENTRY];
     while let Some(id) = waiting.pop() {
         let block = &body.blocks[id.index()];
-        for value in &block.arguments {
-            within("launch", "value", value.0, body.values.len())?;
-        }
+        block.arguments.iter().try_for_each(|&value| scalar(value))?;
         for op in &block.ops {
-            for value in op.operands.iter().chain(&op.results) {
-                within("launch", "value", value.0, body.values.len())?;
-            }
+            op.operands.iter().chain(&op.results).try_for_each(|&value| scalar(value))?;
             for inner in &op.blocks {
                 within("launch", "block", inner.0, body.blocks.len())?;
                 let depth = depths[id.index()].map(|depth| depth + 1).filter(|&depth| depth <= MAX_DEPTH);
