@@ -194,5 +194,9 @@ pub struct Unsupported {
 /// # Errors
 /// Subgroups of 64, and ops that the target does not have; see [`Unsupported`].
 pub fn emit(kernel: &Kernel, source: &str, options: &Options) -> Result<Image, Unsupported> {
-    emitter::Emitter::new(kernel, source, options)?.run()
+    // Accesses name their storage here as in a tile program.
+    let settled = crate::tile::settle(kernel).map_err(|crate::tile::Unsupported { kernel, what, span }| {
+        Unsupported { kernel, what, target: options.target, span }
+    })?;
+    emitter::Emitter::new(settled.as_ref().unwrap_or(kernel), source, options)?.run()
 }

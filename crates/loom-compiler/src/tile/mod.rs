@@ -15,6 +15,7 @@ mod uniform;
 mod validate;
 
 pub use encode::{ImageError, MAX_IMAGE_BYTES};
+pub(crate) use places::settle;
 pub use program::*;
 pub(crate) use uniform::varying_in_subgroup;
 

@@ -27,7 +27,7 @@ const MAX_ROOTS: usize = 64;
 const MAX_MADE: usize = 1 << 20;
 
 /// `kernel` without buffers and views that are chosen at run time; `None` if it has none of these.
-pub(super) fn settle(kernel: &Kernel) -> Result<Option<Kernel>, Unsupported> {
+pub(crate) fn settle(kernel: &Kernel) -> Result<Option<Kernel>, Unsupported> {
     let Some(flow) = Flow::of(&kernel.body) else {
         return Ok(None);
     };
