@@ -14,6 +14,7 @@
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI, FRAC_PI_2, LN_2, LOG2_E, LOG10_E, PI, TAU};
 
 use crate::eval::Op;
+use crate::math::{LN_2_LOW, ROUND_F32, ROUND_F64, coefficients};
 use crate::ops::{Binary, Convert, FloatPredicate, IntPredicate, Ternary, Unary};
 use crate::types::ScalarType;
 use ScalarType::{F32, F64, I1, I32, I64};
@@ -254,10 +255,6 @@ pub(crate) fn fma_to_odd() -> Steps {
     let value = p.select(kept, sum, moved);
     p.finish(value)
 }
-
-const ROUND_F32: f32 = 12_582_912.0; // 1.5 * 2^23
-const ROUND_F64: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
-const LN_2_LOW: f64 = 2.319_046_813_846_299_6e-17;
 
 impl Steps {
     fn sign(&mut self, x: Value) -> Value {
@@ -506,7 +503,7 @@ impl Steps {
         let n = p.sub(shifted, single(ROUND_F32));
         let r = p.fma(n, single(-0.693_359_4), x);
         let r = p.fma(n, single(2.121_944_4e-4), r);
-        let series = p.poly32(r, &[0.499_999_94, 0.166_665_18, 0.041_668_423, 0.008_369_063, 0.001_381_391_2]);
+        let series = p.poly32(r, &coefficients::EXP);
         let square = p.mul(r, r);
         let value = p.fma(square, series, r);
         let value = p.add(value, single(1.0));
@@ -558,7 +555,7 @@ impl Steps {
         let p = self;
         let a = p.abs(x);
         let square = p.mul(x, x);
-        let series = p.poly32(square, &[-0.333_332_8, 0.133_314_42, -0.053_739_715, 0.020_639_079, -0.005_704_974_3]);
+        let series = p.poly32(square, &coefficients::TANH);
         let cube = p.mul(square, a);
         let small = p.fma(cube, series, a);
         let far = p.gt(a, single(10.0));
@@ -589,19 +586,7 @@ impl Steps {
         let k = p.convert(Convert::SiToF, k, F32);
         let k = p.add(k, bias);
         let square = p.mul(f, f);
-        let series = p.poly32(
-            f,
-            &[
-                0.333_332_15,
-                -0.249_997_97,
-                0.200_104_06,
-                -0.166_804_92,
-                0.140_058_68,
-                -0.121_841_96,
-                0.139_844_49,
-                -0.128_919_45,
-            ],
-        );
+        let series = p.poly32(f, &coefficients::LOG);
         let cube = p.mul(square, f);
         let half = p.mul(square, single(-0.5));
         let r = p.fma(cube, series, half);
@@ -620,34 +605,11 @@ impl Steps {
         let p = self;
         let a = p.abs(x);
         let square = p.mul(a, a);
-        let series = p.poly32(
-            square,
-            &[
-                0.128_379_17,
-                -0.376_126_32,
-                0.112_836_875,
-                -0.026_858_94,
-                0.005_199_907,
-                -0.000_813_001_3,
-                8.316_774_6e-5,
-            ],
-        );
+        let series = p.poly32(square, &coefficients::ERF_SMALL);
         let small = p.fma(a, series, a);
         let far = p.gt(a, single(4.0));
         let bounded = p.select(far, single(4.0), a);
-        let exponent = p.poly32(
-            bounded,
-            &[
-                -0.000_175_874_3,
-                1.129_520_8,
-                0.633_334_64,
-                0.108_293_94,
-                -0.025_128_623,
-                0.004_174_642_3,
-                -0.000_435_218_77,
-                2.116_189_9e-5,
-            ],
-        );
+        let exponent = p.poly32(bounded, &coefficients::ERF_LARGE);
         let exponent = p.neg(exponent);
         let e = p.exp(exponent);
         let large = p.sub(single(1.0), e);
@@ -678,22 +640,7 @@ impl Steps {
         let r = p.fma(n, double(-LN_2_LOW), r);
         let bits = p.bits(shifted);
         let n = p.binary(Binary::SubI, bits, int(I64, ROUND_F64.to_bits() as i64));
-        let series = p.poly64(
-            r,
-            &[
-                1.0,
-                1.000_000_000_000_006_7,
-                0.499_999_999_999_971_47,
-                0.166_666_666_665_533_31,
-                0.041_666_666_668_497_214,
-                0.008_333_333_386_218_457,
-                0.001_388_888_848_739_914_3,
-                0.000_198_411_694_067_765_64,
-                2.480_192_424_747_918_4e-5,
-                2.764_059_292_814_106_7e-6,
-                2.748_778_655_347_515_6e-7,
-            ],
-        );
+        let series = p.poly64(r, &coefficients::EXP_F64);
         (series, n)
     }
 
@@ -711,19 +658,7 @@ impl Steps {
         let (below, more) = (p.sub(m, double(1.0)), p.add(m, double(1.0)));
         let s = p.div(below, more);
         let square = p.mul(s, s);
-        let series = p.poly64(
-            square,
-            &[
-                2.0,
-                0.666_666_666_666_755_1,
-                0.399_999_999_953_775_3,
-                0.285_714_294_909_038_44,
-                0.222_221_325_477_972_74,
-                0.181_865_541_014_196_16,
-                0.152_468_389_579_802_8,
-                0.153_908_340_457_751_54,
-            ],
-        );
+        let series = p.poly64(square, &coefficients::LN_F64);
         let series = p.mul(s, series);
         p.fma(k, double(LN_2), series)
     }
@@ -791,25 +726,7 @@ impl Steps {
         let c = p.select(far, double(10.2), a);
         let (below, above) = (p.sub(c, double(3.0)), p.add(c, double(3.0)));
         let t = p.div(below, above);
-        let series = p.poly64(
-            t,
-            &[
-                1.253_008_058_277_955,
-                -0.135_621_106_408_731_07,
-                -0.047_562_295_863_896_87,
-                0.129_645_175_150_217_95,
-                -0.119_273_611_178_493_26,
-                0.068_307_772_596_480_98,
-                -0.023_771_243_741_237_225,
-                0.002_530_854_130_876_774_6,
-                0.001_893_494_564_105_762_7,
-                -0.000_782_204_034_194_535_4,
-                -0.000_119_923_407_269_070_8,
-                0.000_119_770_502_099_591_2,
-                2.175_204_925_414_261_2e-5,
-                -4.031_249_924_996_111_5e-6,
-            ],
-        );
+        let series = p.poly64(t, &coefficients::ERFC_F64);
         let doubled = p.mul(double(2.0), c);
         let weight = p.add(double(1.0), doubled);
         let series = p.div(series, weight);

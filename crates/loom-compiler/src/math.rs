@@ -18,10 +18,85 @@
 
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E, LOG10_E};
 
+/// Coefficients, the constant one first: of the functions here, and of what `expand` makes of them for others to run.
+pub(crate) mod coefficients {
+    /// (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2: 3.2e-9 relative to e^r.
+    pub const EXP: [f32; 5] = [0.499_999_94, 0.166_665_18, 0.041_668_423, 0.008_369_063, 0.001_381_391_2];
+    /// (ln(1 + f) - f + f^2 / 2) / f^3 for |f| <= 1/3: 4.6e-9 relative to ln(1 + f).
+    pub const LOG: [f32; 8] = [
+        0.333_332_15,
+        -0.249_997_97,
+        0.200_104_06,
+        -0.166_804_92,
+        0.140_058_68,
+        -0.121_841_96,
+        0.139_844_49,
+        -0.128_919_45,
+    ];
+    /// (tanh x - x) / x^3 over x^2 for |x| <= 0.625: 4.4e-9 relative to tanh x.
+    pub const TANH: [f32; 5] = [-0.333_332_8, 0.133_314_42, -0.053_739_715, 0.020_639_079, -0.005_704_974_3];
+    /// erf(x) / x - 1 over x^2 for |x| <= 0.93: 4.6e-10.
+    pub const ERF_SMALL: [f32; 7] =
+        [0.128_379_17, -0.376_126_32, 0.112_836_875, -0.026_858_94, 0.005_199_907, -0.000_813_001_3, 8.316_774_6e-5];
+    /// -ln(erfc x) for 0.92 <= x <= 4: 4.2e-11 relative to 1.
+    pub const ERF_LARGE: [f32; 8] = [
+        -0.000_175_874_3,
+        1.129_520_8,
+        0.633_334_64,
+        0.108_293_94,
+        -0.025_128_623,
+        0.004_174_642_3,
+        -0.000_435_218_77,
+        2.116_189_9e-5,
+    ];
+    /// e^r for |r| <= ln 2 / 2.
+    pub const EXP_F64: [f64; 11] = [
+        1.0,
+        1.000_000_000_000_006_7,
+        0.499_999_999_999_971_47,
+        0.166_666_666_665_533_31,
+        0.041_666_666_668_497_214,
+        0.008_333_333_386_218_457,
+        0.001_388_888_848_739_914_3,
+        0.000_198_411_694_067_765_64,
+        2.480_192_424_747_918_4e-5,
+        2.764_059_292_814_106_7e-6,
+        2.748_778_655_347_515_6e-7,
+    ];
+    /// 2 atanh(s) / s over s^2 for |s| <= 1/5.
+    pub const LN_F64: [f64; 8] = [
+        2.0,
+        0.666_666_666_666_755_1,
+        0.399_999_999_953_775_3,
+        0.285_714_294_909_038_44,
+        0.222_221_325_477_972_74,
+        0.181_865_541_014_196_16,
+        0.152_468_389_579_802_8,
+        0.153_908_340_457_751_54,
+    ];
+    /// erfc(a) e^(a^2) (1 + 2a) over t = (a - 3) / (a + 3) for 0 <= a <= 10.2: 1.4e-11.
+    pub const ERFC_F64: [f64; 14] = [
+        1.253_008_058_277_955,
+        -0.135_621_106_408_731_07,
+        -0.047_562_295_863_896_87,
+        0.129_645_175_150_217_95,
+        -0.119_273_611_178_493_26,
+        0.068_307_772_596_480_98,
+        -0.023_771_243_741_237_225,
+        0.002_530_854_130_876_774_6,
+        0.001_893_494_564_105_762_7,
+        -0.000_782_204_034_194_535_4,
+        -0.000_119_923_407_269_070_8,
+        0.000_119_770_502_099_591_2,
+        2.175_204_925_414_261_2e-5,
+        -4.031_249_924_996_111_5e-6,
+    ];
+}
+
 /// Adding and subtracting it rounds an f32 of magnitude below 2^22 to an integer, ties to even.
-const ROUND_F32: f32 = 12_582_912.0; // 1.5 * 2^23
+pub(crate) const ROUND_F32: f32 = 12_582_912.0; // 1.5 * 2^23
 /// The same for an f64 below 2^51.
-const ROUND_F64: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
+pub(crate) const ROUND_F64: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
 
 /// `c[0] + c[1] x + ...`, one fused multiply-add a step.
 #[inline(always)]
@@ -47,8 +122,6 @@ fn poly64<const N: usize>(x: f64, c: [f64; N]) -> f64 {
 /// two. Split, because the product may be subnormal while the product of either with something else is not.
 #[inline(always)]
 fn exp_parts(x: f32) -> (f32, f32) {
-    // (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2: 3.2e-9 relative to e^r.
-    const P: [f32; 5] = [0.499_999_94, 0.166_665_18, 0.041_668_423, 0.008_369_063, 0.001_381_391_2];
     // Beyond these x e^x and e^x are 0 or infinity. Written so that a NaN passes.
     let x = if x < -125.0 { -125.0 } else { x };
     let x = if x > 89.0 { 89.0 } else { x };
@@ -56,7 +129,7 @@ fn exp_parts(x: f32) -> (f32, f32) {
     let n = shifted - ROUND_F32;
     let r = n.mul_add(-0.693_359_4, x);
     let r = n.mul_add(2.121_944_4e-4, r);
-    let p = (r * r).mul_add(poly(r, P), r) + 1.0;
+    let p = (r * r).mul_add(poly(r, coefficients::EXP), r) + 1.0;
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUND_F32.to_bits() as i32);
     let half = n >> 1;
     (p * power_of_two(half), power_of_two(n.wrapping_sub(half)))
@@ -78,17 +151,6 @@ pub fn exp(x: f32) -> f32 {
 /// ln x. 1 ulp.
 #[inline(always)]
 pub fn log(x: f32) -> f32 {
-    // (ln(1 + f) - f + f^2 / 2) / f^3 for |f| <= 1/3: 4.6e-9 relative to ln(1 + f).
-    const P: [f32; 8] = [
-        0.333_332_15,
-        -0.249_997_97,
-        0.200_104_06,
-        -0.166_804_92,
-        0.140_058_68,
-        -0.121_841_96,
-        0.139_844_49,
-        -0.128_919_45,
-    ];
     // Subnormals are scaled by 2^23 into the normal range.
     let small = x < f32::MIN_POSITIVE;
     let scaled = if small { x * 8_388_608.0 } else { x };
@@ -98,7 +160,7 @@ pub fn log(x: f32) -> f32 {
     let f = f32::from_bits((scaled.to_bits() as i32).wrapping_sub(k << 23) as u32) - 1.0;
     let k = k as f32 + bias;
     let square = f * f;
-    let r = (square * f).mul_add(poly(f, P), square * -0.5);
+    let r = (square * f).mul_add(poly(f, coefficients::LOG), square * -0.5);
     let r = k.mul_add(-2.121_944_4e-4, r) + f;
     let r = k.mul_add(0.693_359_4, r);
     let r = if x == f32::INFINITY { x } else { r };
@@ -110,11 +172,9 @@ pub fn log(x: f32) -> f32 {
 /// tanh x. 1.5 ulp.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
-    // (tanh x - x) / x^3 over x^2 for |x| <= 0.625: 4.4e-9 relative to tanh x.
-    const P: [f32; 5] = [-0.333_332_8, 0.133_314_42, -0.053_739_715, 0.020_639_079, -0.005_704_974_3];
     let a = x.abs();
     let square = x * x;
-    let small = (square * a).mul_add(poly(square, P), a);
+    let small = (square * a).mul_add(poly(square, coefficients::TANH), a);
     // Past 10 it is 1 to the last bit; the limit keeps the exponential finite.
     let e = exp(2.0 * if a > 10.0 { 10.0 } else { a });
     let large = 1.0 - 2.0 / (e + 1.0);
@@ -144,25 +204,11 @@ pub fn silu(x: f32) -> f32 {
 /// The error function. 1.2 ulp.
 #[inline(always)]
 pub fn erf(x: f32) -> f32 {
-    // erf(x) / x - 1 over x^2 for |x| <= 0.93: 4.6e-10.
-    const SMALL: [f32; 7] =
-        [0.128_379_17, -0.376_126_32, 0.112_836_875, -0.026_858_94, 0.005_199_907, -0.000_813_001_3, 8.316_774_6e-5];
-    // -ln(erfc x) for 0.92 <= x <= 4: 4.2e-11 relative to 1.
-    const LARGE: [f32; 8] = [
-        -0.000_175_874_3,
-        1.129_520_8,
-        0.633_334_64,
-        0.108_293_94,
-        -0.025_128_623,
-        0.004_174_642_3,
-        -0.000_435_218_77,
-        2.116_189_9e-5,
-    ];
     let a = x.abs();
-    let small = a.mul_add(poly(a * a, SMALL), a);
+    let small = a.mul_add(poly(a * a, coefficients::ERF_SMALL), a);
     // Past 4 it is 1 to the last bit.
     let a4 = if a > 4.0 { 4.0 } else { a };
-    let large = 1.0 - exp(-poly(a4, LARGE));
+    let large = 1.0 - exp(-poly(a4, coefficients::ERF_LARGE));
     (if a < 0.925 { small } else { large }).copysign(x)
 }
 
@@ -181,19 +227,6 @@ pub fn rsqrt(x: f32) -> f32 {
 /// e^x in f64 to about 4e-16, for |x| <= 700; NaN stays NaN.
 #[inline(always)]
 fn exp_core(x: f64) -> f64 {
-    const P: [f64; 11] = [
-        1.0,
-        1.000_000_000_000_006_7,
-        0.499_999_999_999_971_47,
-        0.166_666_666_665_533_31,
-        0.041_666_666_668_497_214,
-        0.008_333_333_386_218_457,
-        0.001_388_888_848_739_914_3,
-        0.000_198_411_694_067_765_64,
-        2.480_192_424_747_918_4e-5,
-        2.764_059_292_814_106_7e-6,
-        2.748_778_655_347_515_6e-7,
-    ];
     let x = if x < -700.0 { -700.0 } else { x };
     let x = if x > 700.0 { 700.0 } else { x };
     let shifted = x.mul_add(LOG2_E, ROUND_F64);
@@ -201,33 +234,22 @@ fn exp_core(x: f64) -> f64 {
     let r = n.mul_add(-LN_2, x);
     let r = n.mul_add(-LN_2_LOW, r);
     let n = shifted.to_bits().wrapping_sub(ROUND_F64.to_bits());
-    poly64(r, P) * f64::from_bits(n.wrapping_add(1023) << 52)
+    poly64(r, coefficients::EXP_F64) * f64::from_bits(n.wrapping_add(1023) << 52)
 }
 
 /// ln 2 - `LN_2`.
-const LN_2_LOW: f64 = 2.319_046_813_846_299_6e-17;
+pub(crate) const LN_2_LOW: f64 = 2.319_046_813_846_299_6e-17;
 
 /// ln x in f64 to about 4e-16 relative, for positive normal finite x.
 #[inline(always)]
 fn ln_core(x: f64) -> f64 {
-    // 2 atanh(s) / s over s^2 for |s| <= 1/5.
-    const P: [f64; 8] = [
-        2.0,
-        0.666_666_666_666_755_1,
-        0.399_999_999_953_775_3,
-        0.285_714_294_909_038_44,
-        0.222_221_325_477_972_74,
-        0.181_865_541_014_196_16,
-        0.152_468_389_579_802_8,
-        0.153_908_340_457_751_54,
-    ];
     // x = m 2^k with m in [2/3, 4/3). The exponent is kept unsigned (2048 more than k), because no 64-bit arithmetic
     // shift and no conversion from i64 exists below AVX-512.
     let above = x.to_bits().wrapping_sub(0x3fe5_5555_5555_5555).wrapping_add(2048 << 52) >> 52;
     let m = f64::from_bits(x.to_bits().wrapping_sub(above.wrapping_sub(2048) << 52));
     let k = f64::from_bits(above | 0x4330_0000_0000_0000) - (4_503_599_627_370_496.0 + 2048.0);
     let s = (m - 1.0) / (m + 1.0);
-    k.mul_add(LN_2, s * poly64(s * s, P))
+    k.mul_add(LN_2, s * poly64(s * s, coefficients::LN_F64))
 }
 
 /// ln x for any f32, in f64.
@@ -419,27 +441,10 @@ pub fn atanh(x: f32) -> f32 {
 /// erfc x in f64 to about 2e-11 relative, for any x.
 #[inline(always)]
 fn erfc_core(x: f64) -> f64 {
-    // erfc(a) e^(a^2) (1 + 2a) over t = (a - 3) / (a + 3) for 0 <= a <= 10.2: 1.4e-11.
-    const P: [f64; 14] = [
-        1.253_008_058_277_955,
-        -0.135_621_106_408_731_07,
-        -0.047_562_295_863_896_87,
-        0.129_645_175_150_217_95,
-        -0.119_273_611_178_493_26,
-        0.068_307_772_596_480_98,
-        -0.023_771_243_741_237_225,
-        0.002_530_854_130_876_774_6,
-        0.001_893_494_564_105_762_7,
-        -0.000_782_204_034_194_535_4,
-        -0.000_119_923_407_269_070_8,
-        0.000_119_770_502_099_591_2,
-        2.175_204_925_414_261_2e-5,
-        -4.031_249_924_996_111_5e-6,
-    ];
     let a = x.abs();
     // Past 10.1 it is below half of the least f32.
     let c = if a > 10.2 { 10.2 } else { a };
-    let p = poly64((c - 3.0) / (c + 3.0), P) / (1.0 + 2.0 * c);
+    let p = poly64((c - 3.0) / (c + 3.0), coefficients::ERFC_F64) / (1.0 + 2.0 * c);
     let r = p * exp_core(-a * a);
     if x < 0.0 { 2.0 - r } else { r }
 }

@@ -1,7 +1,7 @@
 //! The loops: one element-wise op over a run of elements.
 //!
-//! - Each op reads all operands of 16 elements before it writes their results, so that a result may overwrite an operand
-//!   in place. Pointers need no alignment.
+//! - Each op reads all operands of 16 elements, or of twice as many, before it writes their results, so that a result may
+//!   overwrite an operand in place. Pointers need no alignment.
 //! - The same source is compiled for each instruction set; every set gives the same bits, which are `eval`'s.
 //! - Ops without a loop of their own go element by element through `eval`.
 //! - Not here: which elements, and whether an access is in bounds (`run`, `memory`).
@@ -17,7 +17,7 @@ use super::folds::{Chain, chains};
 use super::product::{Products, products};
 use crate::isa::Isa;
 
-/// Elements that are read before any of their results is written.
+/// Elements of a chunk: read before any of their results is written.
 const CHUNK: usize = 16;
 
 /// Elements, one for each `run` results: one each, one for all, or one for each segment of a tile.

@@ -501,25 +501,10 @@ impl Run<'_> {
                     }
                     Inst::Spread { to, value } => self.spread(*to, self.numbers(*value), exec),
                     Inst::Fence => std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst),
-                    Inst::If { condition, then, otherwise } => {
-                        let depth = self.depth;
-                        let (yes, no) = self.split(*condition, exec, otherwise.is_some());
-                        if !yes.is_empty() {
-                            self.block(*then, yes)?;
-                        }
-                        if let (Some(otherwise), false) = (otherwise, no.is_empty()) {
-                            self.block(*otherwise, no)?;
-                        }
-                        self.depth = depth;
-                    }
+                    Inst::If { condition, then, otherwise } => self.branch(*condition, *then, *otherwise, exec)?,
                     Inst::Heads(heads) => {
                         if !self.heads(heads, exec)? {
-                            let depth = self.depth;
-                            let yes = self.split(heads.condition, exec, false).0;
-                            if !yes.is_empty() {
-                                self.block(heads.then, yes)?;
-                            }
-                            self.depth = depth;
+                            self.branch(heads.condition, heads.then, None, exec)?;
                         }
                     }
                     Inst::For { to, low, high, step, unsigned, body, site } => {
@@ -608,6 +593,29 @@ impl Run<'_> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Each side for the items that take it, if there are any.
+    unsafe fn branch(
+        &mut self,
+        condition: Condition,
+        then: Block,
+        otherwise: Option<Block>,
+        exec: Exec,
+    ) -> Result<(), Stop> {
+        let depth = self.depth;
+        // SAFETY: as the caller's.
+        unsafe {
+            let (yes, no) = self.split(condition, exec, otherwise.is_some());
+            if !yes.is_empty() {
+                self.block(then, yes)?;
+            }
+            if let (Some(otherwise), false) = (otherwise, no.is_empty()) {
+                self.block(otherwise, no)?;
+            }
+        }
+        self.depth = depth;
         Ok(())
     }
 

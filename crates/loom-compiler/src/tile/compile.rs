@@ -96,7 +96,7 @@ enum Lane {
     Memory(Access),
     /// One element a segment.
     Segment(Reg),
-    /// An op that has not been made: its only user takes it into its own.
+    /// An op that has not been made: its users take it into their own.
     Later {
         op: Op,
         from: Box<[Lane]>,
@@ -389,13 +389,8 @@ impl<'a> Compiler<'a> {
             Lane::Memory(access) => Source::Memory(*access),
             Lane::Segment(reg) => Source::Segment(*reg),
             Lane::Later { op, from } => {
-                let mut sources = [Source::Slot(Slot(0)); 3];
-                for (source, lane) in sources.iter_mut().zip(from) {
-                    *source = self.source(lane)?;
-                }
-                let to = self.take(op.result())?;
-                self.emit(Inst::Map { op: *op, to: Target::Reg(to), from: sources })?;
-                Source::Reg(to)
+                let made = self.map(*op, from, None)?;
+                self.source(&made)?
             }
             Lane::Affine(line) => {
                 let to = self.take(ScalarType::I64)?;
