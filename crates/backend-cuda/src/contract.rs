@@ -63,8 +63,8 @@ pub(crate) fn text(contraction: &Contraction, seat_elements: &[usize], out_seat_
         let elements = seat_elements[at];
         // Where one value serves all, the seat counts for nothing.
         let last = term.offset
-            + positions.saturating_sub(1) * term.position_stride
-            + term.taps.saturating_sub(1) * term.tap_stride
+            + positions.saturating_sub(1) * step(*positions, term.position_stride)
+            + term.taps.saturating_sub(1) * step(term.taps, term.tap_stride)
             + term.tap_len;
         let shared = elements == 0;
         let length = if shared { last } else { elements };
@@ -103,8 +103,8 @@ pub(crate) fn text(contraction: &Contraction, seat_elements: &[usize], out_seat_
 ",
                 count = if shared { "one" } else { "seats" },
                 offset = term.offset,
-                position_stride = term.position_stride,
-                tap_stride = term.tap_stride,
+                position_stride = step(*positions, term.position_stride),
+                tap_stride = step(term.taps, term.tap_stride),
                 taps = term.taps,
                 tap_len = term.tap_len,
             ),
@@ -126,9 +126,13 @@ pub(crate) fn text(contraction: &Contraction, seat_elements: &[usize], out_seat_
     let (steps, result) = activated(*activation, result)?;
     text.push_str(&steps);
     let shared = out_seat_elements == 0;
-    let length =
-        if shared { out_offset + positions.saturating_sub(1) * out_position_stride + n } else { out_seat_elements };
+    let length = if shared {
+        out_offset + positions.saturating_sub(1) * step(*positions, *out_position_stride) + n
+    } else {
+        out_seat_elements
+    };
     let count = if shared { "one" } else { "seats" };
+    let out_stride = step(*positions, *out_position_stride);
     put(
         &mut text,
         format_args!(
@@ -137,7 +141,7 @@ pub(crate) fn text(contraction: &Contraction, seat_elements: &[usize], out_seat_
     %outlength = index.mul %{count}, %outlengthc : index
     %yv = buffer.view %out[%zero] : buffer -> view<[%outlength]xf32>
     %outoffset = index.constant {out_offset} : index
-    %outstride = index.constant {out_position_stride} : index
+    %outstride = index.constant {out_stride} : index
     %outseat = index.mul %seat, %outelements : index
     %outposition = index.mul %position, %outstride : index
     %at1 = index.add %outseat, %outoffset : index
@@ -156,6 +160,11 @@ pub(crate) fn text(contraction: &Contraction, seat_elements: &[usize], out_seat_
 fn put(text: &mut String, what: std::fmt::Arguments<'_>) {
     // Writing to a string does not fail.
     let _ = text.write_fmt(what);
+}
+
+/// The distance of one of `count` to the next: nothing where there is no next, whatever the plan says.
+fn step(count: usize, stride: usize) -> usize {
+    if count > 1 { stride } else { 0 }
 }
 
 /// What applies `activation` to `%x`, and what the result is called.

@@ -21,12 +21,15 @@ pub(crate) fn too_large(what: String, bytes: u64) -> DeviceError {
 /// A kernel that overstepped.
 pub(crate) fn faulted(label: &str, image: &Image, fault: &Fault) -> DeviceError {
     let Fault { site, index, limit, item: [x, y, z] } = fault;
+    let name = &image.name;
     let what = match image.sites.get(*site as usize).map(|site| (&site.kind, site.line)) {
-        Some((SiteKind::Assert(text), line)) => format!("{text} (line {line}, work-item {x}, {y}, {z})"),
-        Some((SiteKind::Access, line)) => {
-            format!("byte {index} of a buffer of {limit} bytes (line {line}, work-item {x}, {y}, {z})")
+        Some((SiteKind::Assert(text), line)) => {
+            format!("kernel `{name}`: {text} (line {line}, work-item {x}, {y}, {z})")
         }
-        None => format!("work-item {x}, {y}, {z}"),
+        Some((SiteKind::Access, line)) => {
+            format!("kernel `{name}`: byte {index} of a buffer of {limit} bytes (line {line}, work-item {x}, {y}, {z})")
+        }
+        None => format!("kernel `{name}`: work-item {x}, {y}, {z}"),
     };
     DeviceError::Fault { at: label.to_owned(), what }
 }

@@ -77,7 +77,11 @@ pub(crate) fn of_text(origin: &Origin, name: &str, checked: bool, takes: &Takes)
     let build = |log: String| DeviceError::Build { kernel: name.to_owned(), log };
     let module = origin.module().map_err(|log| build(log.to_string()))?;
     let options = ptx::Options { target: takes.target, version: takes.version, checked };
-    let image = module.compile_ptx(&origin.kernel, &origin.config, &options).map_err(|log| build(log.to_string()))?;
+    let kernel = module.specialise(&origin.kernel, &origin.config).map_err(|log| build(log.to_string()))?;
+    let image = module.ptx_of(&kernel, &options).map_err(|unsupported| {
+        let message = format!("{} is not supported on {}", unsupported.what, unsupported.target);
+        DeviceError::Unsupported { what: format!("kernel {name}: {}", module.refusal(unsupported.span, &message)) }
+    })?;
     let asked = image.static_shared_bytes + image.dynamic_shared_bytes;
     if asked > takes.shared_bytes_max.max(STATIC_SHARED_BYTES) {
         let most = takes.shared_bytes_max;

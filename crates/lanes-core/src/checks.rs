@@ -102,15 +102,15 @@ impl<'m> DeviceTarget<'m> {
         if let Some(kernel) = self.kernels.get(name) {
             return Ok(kernel.clone());
         }
-        let target = &self.session.device().capabilities().target;
-        if target.split(':').next() != Some("cpu") {
-            return Err(Stop::Unsupported(format!("kernels for target {target}")));
-        }
         let built = self.module.specialise(name, self.config);
         let built = built.map_err(|errors| Stop::Error(format!("kernel `{name}`: {errors}")))?;
         // What verifies and cannot be expressed is no fault of the text.
-        let image = tile::compile(&built)
+        let mut image = tile::compile(&built)
             .map_err(|unsupported| Stop::Unsupported(format!("kernel `{name}`: {} on the CPU", unsupported.what)))?;
+        // A device that does not run the image compiles its text.
+        if self.session.device().capabilities().backend != "cpu" {
+            image.origin = Some(Box::new(self.module.origin(name, self.config)));
+        }
         let kernel = Kernel::new(Arc::new(image));
         self.kernels.insert(name.to_owned(), kernel.clone());
         Ok(kernel)

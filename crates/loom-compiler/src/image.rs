@@ -45,9 +45,13 @@ impl Module {
         let mut image = tile::compile(&specialised).map_err(|unsupported| {
             self.refusal(unsupported.span, &format!("{} is not supported on the CPU", unsupported.what))
         })?;
-        image.origin =
-            Some(Box::new(Origin { texts: self.texts(), kernel: kernel.to_owned(), config: config.clone() }));
+        image.origin = Some(Box::new(self.origin(kernel, config)));
         Ok(image)
+    }
+
+    /// What `kernel` with `config` bound is compiled from, for a device that compiles it again.
+    pub fn origin(&self, kernel: &str, config: &BTreeMap<String, String>) -> Origin {
+        Origin { texts: self.texts(), kernel: kernel.to_owned(), config: config.clone() }
     }
 
     /// The texts it was made of, by name.

@@ -78,6 +78,7 @@ fn random_plan(mut random: Random, seed: u64, has_residents: bool) -> (Plan, Sig
         readable: vec![],
         writable: vec![],
         large,
+        grain: if random.one_in(3) { 1 } else { 4 },
     };
     let pool: Arc<[u8]> = f32_bytes(random, POOL_BYTES / 4).into();
     let pool = build.plan.storage(Storage::Constant { label: "pool".into(), bytes: pool });
@@ -143,7 +144,7 @@ fn random_plan(mut random: Random, seed: u64, has_residents: bool) -> (Plan, Sig
     }
     for state in states {
         let bytes = build.plan.storages[state.0 as usize].bytes();
-        for row in pieces(random, bytes) {
+        for row in pieces(random, bytes, build.grain) {
             let from = build.source(random, (state, row));
             build.plan.commands.push(Command::Scatter { from, state, row });
         }
@@ -158,12 +159,15 @@ struct Build {
     /// Those of them that commands may write.
     writable: Vec<StorageId>,
     large: bool,
+    /// Bytes that runs and their distances are multiples of. By the byte, floats get the bytes of others, which gives NaN;
+    /// which NaN a sum is then is nobody's promise, so those plans have no sums.
+    grain: usize,
 }
 
 impl Build {
     /// Commands that together write all of `storage`.
     fn write_whole(&mut self, random: &mut Random, storage: StorageId, bytes: usize, states: &[StorageId]) {
-        for region in pieces(random, bytes) {
+        for region in pieces(random, bytes, self.grain) {
             self.write(random, (storage, region), states);
         }
     }
@@ -173,10 +177,11 @@ impl Build {
         for _ in 0..random.below(3) {
             let storage = self.writable[random.below(self.writable.len())];
             let bytes = self.plan.storages[storage.0 as usize].bytes();
-            let run = random.within(1, bytes.min(64));
+            let run = random.within(1, (bytes / self.grain).min(64 / self.grain)) * self.grain;
             let run = if random.one_in(3) { run } else { (run / 4 * 4).max(4).min(bytes) };
             let rows = random.within(1, 6).min(bytes / run);
-            let Some(region) = place(random, Region { rows, ..Region::contiguous(0, run) }, bytes) else { continue };
+            let runs = Region { rows, ..Region::contiguous(0, run) };
+            let Some(region) = place(random, runs, bytes, self.grain) else { continue };
             self.write(random, (storage, region), states);
         }
     }
@@ -184,10 +189,9 @@ impl Build {
     /// One command that writes the region, and reads nothing of that storage.
     fn write(&mut self, random: &mut Random, to: (StorageId, Region), states: &[StorageId]) {
         let region = to.1;
-        let whole = [region.offset, region.row_bytes, region.stride].iter().all(|bytes| bytes.is_multiple_of(4));
         let command = match random.below(4) {
             0 if region.row_bytes.is_multiple_of(4) => Command::Fill { to, pattern: random.f32().to_bits() },
-            1 | 2 if whole && region.bytes() <= 4096 => Command::Contract(self.contraction(random, to)),
+            1 | 2 if self.grain == 4 && region.bytes() <= 4096 => Command::Contract(self.contraction(random, to)),
             3 => match self.row(random, region, states) {
                 Some((state, row)) => Command::Gather { state, row, to },
                 None => Command::Copy { from: self.source(random, to), to },
@@ -208,17 +212,17 @@ impl Build {
     fn source(&self, random: &mut Random, (not, to): (StorageId, Region)) -> (StorageId, Region) {
         for _ in 0..4 {
             let id = self.readable(random, not);
-            if let Some(region) = place(random, to, self.plan.storages[id.0 as usize].bytes()) {
+            if let Some(region) = place(random, to, self.plan.storages[id.0 as usize].bytes(), self.grain) {
                 return (id, region);
             }
         }
-        let region = place(random, to, POOL_BYTES).expect("pieces are shorter than the pool");
+        let region = place(random, to, POOL_BYTES, self.grain).expect("pieces are shorter than the pool");
         (self.readable[0], region)
     }
 
     fn row(&self, random: &mut Random, to: Region, states: &[StorageId]) -> Option<(StorageId, Region)> {
         let state = *states.get(random.below(states.len().max(1)))?;
-        Some((state, place(random, to, self.plan.storages[state.0 as usize].bytes())?))
+        Some((state, place(random, to, self.plan.storages[state.0 as usize].bytes(), self.grain)?))
     }
 
     fn contraction(&self, random: &mut Random, (out, region): (StorageId, Region)) -> Contraction {
@@ -254,13 +258,15 @@ impl Build {
     }
 }
 
-/// Regions that together cover `0..bytes` once: runs one after the other, or columns side by side.
-fn pieces(random: &mut Random, bytes: usize) -> Vec<Region> {
+/// Regions that together cover `0..bytes` once, of whole grains of `grain` bytes: runs one after the other, or columns side by
+/// side.
+fn pieces(random: &mut Random, bytes: usize, grain: usize) -> Vec<Region> {
     let mut pieces = Vec::new();
+    let bytes = bytes / grain;
     let mut start = 0;
     while start < bytes {
         let left = bytes - start;
-        let most = left.min(POOL_BYTES / 4);
+        let most = left.min(POOL_BYTES / 4 / grain);
         let length = if left <= most && random.one_in(2) { left } else { random.within(1, most) };
         let length = if random.one_in(3) { length } else { (length / 4 * 4).max(4).min(left) };
         let rows = [1, 2, 3, 4, 5, 8][random.below(6)];
@@ -275,17 +281,23 @@ fn pieces(random: &mut Random, bytes: usize) -> Vec<Region> {
         }
         start += length;
     }
-    pieces
+    pieces.into_iter().map(|region| in_bytes(region, grain)).collect()
 }
 
-/// A region with the same runs as `runs` somewhere in `bytes` bytes, if it fits at all.
-fn place(random: &mut Random, runs: Region, bytes: usize) -> Option<Region> {
-    let Region { row_bytes, rows, .. } = runs;
+/// A region counted in grains, in bytes.
+fn in_bytes(region: Region, grain: usize) -> Region {
+    let Region { offset, row_bytes, stride, rows } = region;
+    Region { offset: offset * grain, row_bytes: row_bytes * grain, stride: stride * grain, rows }
+}
+
+/// A region with the same runs as `runs` somewhere in `bytes` bytes, of whole grains, if it fits at all.
+fn place(random: &mut Random, runs: Region, bytes: usize, grain: usize) -> Option<Region> {
+    let (bytes, row_bytes, rows) = (bytes / grain, runs.row_bytes / grain, runs.rows);
     let room = bytes.checked_sub(row_bytes * rows)?;
     let gap = if rows > 1 { random.below(room / (rows - 1) + 1) } else { 0 };
     let stride = row_bytes + gap;
     let offset = random.below(bytes - (rows - 1) * stride - row_bytes + 1);
-    Some(Region { offset, row_bytes, stride, rows })
+    Some(in_bytes(Region { offset, row_bytes, stride, rows }, grain))
 }
 
 /// Rows for a turn of `seats` seats: reads anything, writes rows of its own.
