@@ -73,6 +73,7 @@ impl CpuDevice {
             slots_max: SLOTS_MAX,
             unified: true,
             grid_barrier: false,
+            sums: lanes_core::device::Sums::CHAIN,
             atomics_64: true,
         };
         let id = DeviceId(OPENED.fetch_add(1, Ordering::Relaxed));
