@@ -525,9 +525,7 @@ mod tests {
                     out_offset: 1,
                     out_position_stride: 7,
                 };
-                for (target, rows, columns) in
-                    [(Sm::LEAST, 1, 1), (Sm::new(90), 2, 1), (Sm::new(90), 16, 1), (Sm::new(90), 8, 2)]
-                {
+                for (target, rows, columns) in [(Sm::LEAST, 1, 1), (Sm::new(90), 2, 1), (Sm::new(90), 16, 1)] {
                     let tile = Tile { rows, columns };
                     let takes = Takes { target, version: (8, 0), shared_bytes_max: 48 << 10 };
                     let text = text(&contraction, &[40, 0], 30, tile, 12).expect("the activation is known");
@@ -538,6 +536,81 @@ mod tests {
                     assert_eq!(geometry.workgroups, [(9 * 3usize).div_ceil(rows) as u32, 1, 1]);
                     assert_eq!(image.parameters.len(), 5 + usize::from(bias));
                 }
+            }
+        }
+    }
+
+    /// Two seats of 3 positions of a term with taps beside one that all seats share, K cut into runs of which the last is short:
+    /// every tile gives the bits of the order that [`SUMS`] tells, and touches nothing outside of its buffers.
+    #[test]
+    fn tiles_add_in_the_order_that_is_told() {
+        use loom_compiler::interp::{self, Argument, Limits};
+        let (seats, positions, shared_len) = (2usize, 3usize, 90usize);
+        for (n, tiles) in [(70, &[(1, 1), (2, 1), (4, 1), (16, 1)][..]), (128, &[(8, 2), (8, 4), (16, 4)][..])] {
+            let mut bits = 7u32;
+            let mut floats = |count: usize| -> Vec<f32> {
+                let mut float = || {
+                    bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (bits >> 8) as f32 / 8_388_608.0 - 1.0
+                };
+                (0..count).map(|_| float()).collect()
+            };
+            let terms = vec![
+                Term { storage: StorageId(0), offset: 3, position_stride: 20, taps: 2, tap_stride: 45, tap_len: 41 },
+                Term { storage: StorageId(1), offset: 1, position_stride: 2, taps: 1, tap_stride: 9, tap_len: 70 },
+            ];
+            let k: usize = terms.iter().map(Term::k).sum();
+            let (own_len, out_len) = (140, 1 + 2 * 150 + n);
+            let contraction = Contraction {
+                label: "node".into(),
+                terms,
+                weights: floats(k * n).into(),
+                bias: Some(floats(n).into()),
+                activation: Activation::Relu,
+                positions,
+                n,
+                out: StorageId(2),
+                out_offset: 1,
+                out_position_stride: 150,
+            };
+            let (own, shared) = (floats(seats * own_len), floats(shared_len));
+            let bias = contraction.bias.clone().unwrap_or_default();
+            let run = SUMS.run(k);
+            let [runs, ..] = SUMS.cut(k);
+            assert!(k == 152 && runs > 1 && runs * run > k, "the last run is short: {runs} of {run}");
+            let mut expected = vec![9f32; seats * out_len];
+            for (seat, position, column) in
+                (0..seats).flat_map(|s| (0..positions).flat_map(move |p| (0..n).map(move |c| (s, p, c))))
+            {
+                let left = |at: usize| match at {
+                    ..82 => own[seat * own_len + 3 + position * 20 + at / 41 * 45 + at % 41],
+                    _ => shared[1 + position * 2 + at - 82],
+                };
+                let chain = |from: usize| {
+                    (from..k.min(from + run))
+                        .fold(0f32, |sum, at| left(at).mul_add(contraction.weights[at * n + column], sum))
+                };
+                let sum = (0..k).step_by(run).map(chain).reduce(|sum, run| sum + run).unwrap_or_default();
+                expected[seat * out_len + 1 + position * 150 + column] = (sum + bias[column]).max(0.0);
+            }
+            for &(rows, columns) in tiles {
+                let text = text(&contraction, &[own_len, 0], out_len, Tile { rows, columns }, 5).expect("a text");
+                let module = image::text("contract.loom", text, "contract").module().expect("it parses");
+                let kernel = module.specialise("contract", &Default::default()).expect("it verifies");
+                let geometry = kernel.launch.geometry(&[seats as u64]).expect("a geometry");
+                let bytes = |floats: &[f32]| bytemuck::cast_slice::<f32, u8>(floats).to_vec();
+                let mut buffers = [
+                    bytes(&own),
+                    bytes(&shared),
+                    bytes(&contraction.weights),
+                    bytes(&bias),
+                    bytes(&vec![9.0; seats * out_len]),
+                ];
+                let mut arguments = vec![Argument::Scalar(seats as u64)];
+                arguments.extend(buffers.iter_mut().map(|buffer| Argument::Buffer(buffer)));
+                interp::run(&kernel, geometry, &mut arguments, Limits::default())
+                    .unwrap_or_else(|fault| panic!("{rows} rows, {columns} columns: {fault}"));
+                assert!(buffers[4] == bytes(&expected), "{rows} rows, {columns} columns");
             }
         }
     }
