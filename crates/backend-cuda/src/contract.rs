@@ -13,15 +13,39 @@
 
 use lanes_core::device::Sums;
 use lanes_core::plan::{Activation, Contraction, Term};
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::ops::Range;
 
 /// Work-items of a subgroup.
 const LANES: usize = 32;
 
+/// The most columns of a work-item.
+const COLUMNS_MAX: usize = 4;
+
 /// 16 runs, or as many of at least 8 terms as there are, so that one row keeps a multiprocessor busy. The weights of a block lie in
 /// registers.
 pub(crate) const SUMS: Sums = Sums { runs_max: 16, run_min: 8, block_max: 32 };
+
+/// The rows and columns of the weights as they lie in memory: of whole runs, and of whole vectors where work-items may have more
+/// than one column.
+fn packed(k: usize, n: usize) -> [usize; 2] {
+    let [runs, blocks, block] = SUMS.cut(k);
+    [runs * blocks * block, if n >= 2 * LANES { n.next_multiple_of(COLUMNS_MAX) } else { n }]
+}
+
+/// `weights` of `k` rows and `n` columns as kernels read them, zeros where there are none.
+pub(crate) fn pack(weights: &[f32], k: usize, n: usize) -> Cow<'_, [f32]> {
+    let [rows, columns] = packed(k, n);
+    if (rows, columns) == (k, n) {
+        return Cow::Borrowed(weights);
+    }
+    let mut packed = vec![0.0; rows * columns];
+    for (to, from) in packed.chunks_exact_mut(columns).zip(weights.chunks_exact(n)) {
+        to[..n].copy_from_slice(from);
+    }
+    Cow::Owned(packed)
+}
 
 /// What a workgroup computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,10 +64,11 @@ impl Tile {
         let groups = |tile: &Self| rows.div_ceil(tile.rows) * contraction.n.div_ceil(LANES * tile.columns);
         let fits = |tile: &Self| {
             tile.rows <= rows
-                && (tile.columns == 1 || contraction.n.is_multiple_of(LANES * tile.columns))
+                // Those of the last workgroup that there are not are computed too.
+                && (tile.columns == 1 || contraction.n.next_multiple_of(LANES * tile.columns) * 3 <= contraction.n * 4)
                 && groups(tile) * 4 >= units * 3
         };
-        let tiles = [(16, 4), (8, 4), (8, 2), (16, 1), (8, 1), (4, 1), (2, 1)];
+        let tiles = [(16, 4), (8, 4), (16, 2), (8, 2), (16, 1), (8, 1), (4, 1), (2, 1)];
         tiles
             .map(|(rows, columns)| Self { rows, columns })
             .into_iter()
@@ -53,8 +78,8 @@ impl Tile {
 }
 
 /// The text of `contraction` in workgroups of `tile`, for at most `max_seats` seats, its kernel called `contract`. Launch arguments: the seats; a
-/// buffer for each term, whole storages with `seat_elements[term]` elements a seat (0 where one value serves all); weights;
-/// bias, if there is one; the result's storage, of `out_seat_elements` a seat (0 likewise). Workload: the seats. `None` for an
+/// buffer for each term, whole storages with `seat_elements[term]` elements a seat (0 where one value serves all); weights as [`pack`]
+/// makes them; bias, if there is one; the result's storage, of `out_seat_elements` a seat (0 likewise). Workload: the seats. `None` for an
 /// activation that this has no form for.
 pub(crate) fn text(
     contraction: &Contraction,
@@ -143,6 +168,7 @@ impl Text<'_> {
         let Contraction { terms, bias, positions, n, out_offset, out_position_stride, .. } = self.contraction;
         let [chunks, _, block] = self.cut;
         let (rows, pitch, k, size) = (self.rows, self.pitch(), self.contraction.k(), chunks * LANES);
+        let [k_packed, columns] = packed(k, *n);
         line!(self, "kernel.def export(\"contract\") @contract(%seats: index) {{");
         for (name, value) in [
             ("one", 1),
@@ -176,9 +202,8 @@ impl Text<'_> {
             ("each", self.columns),
             ("together", rows),
             ("columns", *n),
-            ("lastcolumn", n - 1),
+            ("lastcolumn", columns - self.columns),
             ("depth", k),
-            ("lastk", k.saturating_sub(1)),
             ("chunklength", self.cut[1] * self.cut[2]),
         ] {
             self.index(name, value);
@@ -202,7 +227,7 @@ impl Text<'_> {
         let out_last = out_offset + positions.saturating_sub(1) * step(*positions, *out_position_stride) + n;
         self.length("out", self.out_seat_elements, out_last);
         line!(self, "  %result = buffer.view %out[%start] : buffer -> view<[%outlength]xf32>");
-        line!(self, "  %w = buffer.view %weights[%start] : buffer -> view<{k}x{n}xf32>");
+        line!(self, "  %w = buffer.view %weights[%start] : buffer -> view<{k_packed}x{columns}xf32>");
         if bias.is_some() {
             line!(self, "  %b = buffer.view %bias[%start] : buffer -> view<{n}xf32>");
         }
@@ -222,7 +247,7 @@ impl Text<'_> {
         if self.contraction.n.is_multiple_of(self.width()) {
             line!(self, "  %of = index.add %column, %zero : index");
         } else {
-            // One past the last column multiplies what the last one does, and stores nothing.
+            // Past the last columns are multiplied what the last ones are, and nothing is stored.
             line!(self, "  %of = index.min %column, %lastcolumn : index");
         }
         let each = self.columns;
@@ -242,13 +267,13 @@ impl Text<'_> {
             .step_by(SUMS.block_max / each)
             .map(|from| from..block.min(from + SUMS.block_max / each))
             .collect();
-        self.weights(groups[0].clone(), has_rest);
+        self.weights(groups[0].clone());
         self.stage(has_rest);
         line!(self, "  kernel.barrier<workgroup> scope(subgroup) ordering(acq_rel)");
         let view = format!("view<{chunks}x{block}x{}xf32>", self.pitch());
         for (at, group) in groups.iter().enumerate() {
             if let Some(next) = groups.get(at + 1) {
-                self.weights(next.clone(), has_rest);
+                self.weights(next.clone());
             }
             for i in group.clone() {
                 line!(self, "  %x{i} = vector.load %xs[%chunk, %i{i}, %zero] : {view} -> {ty}");
@@ -267,27 +292,16 @@ impl Text<'_> {
     }
 
     /// `%w{i}_{c}`: weights of the terms `group` of a block.
-    fn weights(&mut self, group: Range<usize>, has_rest: bool) {
-        let (k, n, each) = (self.contraction.k(), self.contraction.n, self.columns);
+    fn weights(&mut self, group: Range<usize>) {
+        let ([k, n], each) = (packed(self.contraction.k(), self.contraction.n), self.columns);
         for i in group.clone() {
             self.index(&format!("i{i}"), i);
             line!(self, "  %k{i} = index.add %kstart, %i{i} : index");
-            let row = if has_rest {
-                line!(self, "  %there{i} = index.cmp ult, %k{i}, %depth : index");
-                line!(self, "  %kc{i} = index.min %k{i}, %lastk : index");
-                format!("kc{i}")
-            } else {
-                format!("k{i}")
-            };
-            line!(self, "  %wv{i} = vector.load %w[%{row}, %of] : view<{k}x{n}xf32> -> vector<{each}xf32>");
+            line!(self, "  %wv{i} = vector.load %w[%k{i}, %of] : view<{k}x{n}xf32> -> vector<{each}xf32>");
         }
         for i in group {
             for c in 0..each {
-                let name = if has_rest { "wl" } else { "w" };
-                line!(self, "  %{name}{i}_{c} = vector.extract %wv{i}[{c}] : vector<{each}xf32> -> f32");
-                if has_rest {
-                    line!(self, "  %w{i}_{c} = scf.select %there{i}, %wl{i}_{c}, %nothing : f32");
-                }
+                line!(self, "  %w{i}_{c} = vector.extract %wv{i}[{c}] : vector<{each}xf32> -> f32");
             }
         }
     }
@@ -546,7 +560,11 @@ mod tests {
     fn tiles_add_in_the_order_that_is_told() {
         use loom_compiler::interp::{self, Argument, Limits};
         let (seats, positions, shared_len) = (2usize, 3usize, 90usize);
-        for (n, tiles) in [(70, &[(1, 1), (2, 1), (4, 1), (16, 1)][..]), (128, &[(8, 2), (8, 4), (16, 4)][..])] {
+        for (n, tiles) in [
+            (70, &[(1, 1), (2, 1), (4, 1), (16, 1)][..]),
+            (128, &[(8, 2), (8, 4), (16, 4)][..]),
+            (101, &[(1, 1), (8, 2), (16, 4)][..]),
+        ] {
             let mut bits = 7u32;
             let mut floats = |count: usize| -> Vec<f32> {
                 let mut float = || {
@@ -602,7 +620,7 @@ mod tests {
                 let mut buffers = [
                     bytes(&own),
                     bytes(&shared),
-                    bytes(&contraction.weights),
+                    bytes(&pack(&contraction.weights, k, n)),
                     bytes(&bias),
                     bytes(&vec![9.0; seats * out_len]),
                 ];

@@ -322,11 +322,13 @@ impl Preparation<'_> {
         }
         for (at, command) in plan.commands.iter().enumerate() {
             let Command::Contract(contraction) = command else { continue };
-            let mut floats = |floats: &Arc<[f32]>| {
-                self.constant(&contraction.label, Owner::Floats(Arc::downgrade(floats)), bytemuck::cast_slice(floats))
+            let mut floats = |floats: &Arc<[f32]>, columns, packed: &[f32]| {
+                let owner = Owner::Floats(Arc::downgrade(floats), columns);
+                self.constant(&contraction.label, owner, bytemuck::cast_slice(packed))
             };
-            let weights = floats(&contraction.weights)?;
-            let bias = contraction.bias.as_ref().map(floats).transpose()?;
+            let packed = contract::pack(&contraction.weights, contraction.k(), contraction.n);
+            let weights = floats(&contraction.weights, contraction.n, &packed)?;
+            let bias = contraction.bias.as_ref().map(|bias| floats(bias, 0, bias)).transpose()?;
             self.weights_of.insert(at, (weights, bias));
         }
         Ok(())
