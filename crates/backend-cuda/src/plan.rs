@@ -14,17 +14,16 @@
 //! - Not here: what a turn writes into the block (`queue`).
 
 use crate::contract::{self, Tile};
-use crate::device::{CudaDevice, DeviceId};
-use crate::error::{foreign, too_large};
+use crate::device::{CudaDevice, CudaEngine};
 use crate::image::{self, Kernel};
-use crate::memory::CudaBuffer;
 use crate::moves::{Filled, Kind, Moved};
 use crate::queue::block_bytes;
-use crate::slot::{SlotCell, SlotMemory};
+use crate::slot::SlotMemory;
 use crate::sys::{Address, Memory, Node};
 use crate::weights::{Constant, Owner};
 use lanes_core::Scope;
-use lanes_core::device::{Charge, Device, DeviceError, ExecutableObject, MemoryUse, PrepareOptions, Purpose};
+use lanes_core::device::flight::Bindings;
+use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions, Purpose};
 use lanes_core::hazard::Hazards;
 use lanes_core::lanes::Capacity;
 use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Place, Region, Scalar, Storage, StorageId};
@@ -32,7 +31,7 @@ use lanes_core::scratch::Layout;
 use loom_compiler::ptx::{FAULT_BYTES, Image, Passed};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Starts of what lies in staging: what a device's copies like best.
 const ALIGN: usize = 256;
@@ -44,40 +43,24 @@ const BUCKETS_MAX: usize = 20;
 const GRID_YZ_MAX: u32 = 65_535;
 
 /// A plan prepared on a GPU.
-pub(crate) struct CudaExecutable {
-    pub device: DeviceId,
-    pub name: String,
-    pub capacity: Capacity,
+pub struct CudaPlan {
+    pub(crate) name: String,
     /// Seats of each bucket, ascending; the last is `max_seats`.
-    pub buckets: Box<[u32]>,
-    /// Whether turns read or write rows.
-    pub has_states: bool,
-    /// The buffers of states and residents, each once.
-    pub entered: Box<[Arc<CudaBuffer>]>,
-    /// Whether `submit` should return before the turn is over.
-    pub overlap: bool,
-    /// Held by the turn that runs.
-    pub running: Mutex<()>,
-    /// How many slots there are.
-    pub slots: usize,
-    /// Those on lease to nobody.
-    pub free: Mutex<Vec<Arc<SlotCell>>>,
+    pub(crate) buckets: Box<[u32]>,
+    pub(crate) max_seats: usize,
     /// Commands that report faults, in program order, and what they run.
-    pub faulting: Box<[(String, Arc<Image>)]>,
+    pub(crate) faulting: Box<[(String, Arc<Image>)]>,
     /// Where their records lie in staging.
-    pub faults_at: usize,
+    pub(crate) faults_at: usize,
     _scratch: Memory,
     _kernels: Vec<Kernel>,
     constants: Vec<Arc<Constant>>,
     charges: Vec<Charge>,
 }
 
-impl ExecutableObject for CudaExecutable {
-    fn capacity(&self) -> Capacity {
-        self.capacity
-    }
-
-    fn memory(&self) -> MemoryUse {
+impl CudaPlan {
+    /// What it holds, and what it shares.
+    pub(crate) fn memory(&self) -> MemoryUse {
         let mut memory = MemoryUse::default();
         for charge in self.charges.iter().chain(self.constants.iter().map(|constant| &constant.charge)) {
             *memory.of_mut(charge.purpose()) += charge.bytes();
@@ -113,8 +96,9 @@ struct Preparation<'a> {
     constants: Vec<Arc<Constant>>,
     /// By storage.
     constant_of: HashMap<u32, Address>,
-    states: Vec<Arc<CudaBuffer>>,
-    residents: Vec<(Arc<CudaBuffer>, usize)>,
+    /// Row 0 of each state, and the first byte of each binding.
+    states: Vec<Address>,
+    residents: Vec<Address>,
     layout: Layout,
     hazards: Hazards,
     kernels: Vec<Kernel>,
@@ -129,27 +113,20 @@ struct Preparation<'a> {
     weights_of: HashMap<usize, (Address, Option<Address>)>,
 }
 
-/// Makes `plan` ready on `device`.
+/// Makes `plan` ready on `device`, with what its slots own. What it is bound to lives as long as what is made.
 pub(crate) fn prepare(
     device: &CudaDevice,
     plan: &Checked<'_>,
     options: &PrepareOptions<'_>,
-) -> Result<CudaExecutable, DeviceError> {
-    options.check(plan, device.capabilities())?;
-    device.context().health()?;
+    bound: &Bindings<CudaEngine>,
+) -> Result<(CudaPlan, Vec<SlotMemory>), DeviceError> {
     let name = &plan.plan().name;
-    let (states, residents) = (of_states(device, options)?, of_residents(device, options)?);
-    let mut entered = states.clone();
-    entered.sort_by_key(Arc::as_ptr);
-    if entered.windows(2).any(|pair| Arc::ptr_eq(&pair[0], &pair[1])) {
-        return Err(DeviceError::Invalid { what: format!("two states of plan {name} lie in one buffer") });
-    }
-    entered.extend(residents.iter().map(|(buffer, _)| Arc::clone(buffer)));
-    entered.sort_by_key(Arc::as_ptr);
-    entered.dedup_by(|a, b| Arc::ptr_eq(a, b));
+    let states = bound.states.iter().map(|state| state.memory().base()).collect();
+    let residents = bound.residents.iter().map(|(buffer, offset)| buffer.memory().base().plus(*offset)).collect();
     let seats = options.capacity.max_seats as usize;
     let layout = Layout::of(plan, seats);
-    let layout = layout.ok_or_else(|| too_large(format!("scratch of plan {name} for {seats} seats"), u64::MAX))?;
+    let layout = layout
+        .ok_or_else(|| DeviceError::unaddressable(format!("scratch of plan {name} for {seats} seats"), u64::MAX))?;
     let hazards = Hazards::with_layout(plan, &layout);
     let commands = plan.plan().commands.len();
     let mut preparation = Preparation {
@@ -181,49 +158,20 @@ pub(crate) fn prepare(
     preparation.constants()?;
     let scratch = device.context().allocate(&format!("scratch of {name}"), scratch_bytes, false)?;
     let buckets = buckets(options.capacity.max_seats);
-    let slots = (0..options.slots).map(|_| {
-        let memory = preparation.slot(&staging, &scratch, &buckets)?;
-        Ok(Arc::new(SlotCell::new(memory, seats, entered.len())))
-    });
+    let slots = (0..options.slots).map(|_| preparation.slot(&staging, &scratch, &buckets));
     let slots = slots.collect::<Result<Vec<_>, DeviceError>>()?;
-    Ok(CudaExecutable {
-        device: device.id(),
+    let plan = CudaPlan {
         name: name.clone(),
-        capacity: options.capacity,
         buckets,
-        has_states: !preparation.states.is_empty(),
-        entered: entered.into(),
-        overlap: options.overlap,
-        running: Mutex::new(()),
-        slots: options.slots,
-        free: Mutex::new(slots),
+        max_seats: seats,
         faulting: preparation.faulting.into(),
         faults_at: staging.faults_at,
         _scratch: scratch,
         _kernels: preparation.kernels,
         constants: preparation.constants,
         charges: preparation.charges,
-    })
-}
-
-fn of_states(device: &CudaDevice, options: &PrepareOptions<'_>) -> Result<Vec<Arc<CudaBuffer>>, DeviceError> {
-    let of = |state: &lanes_core::device::StateRows| {
-        state.buffer().object::<CudaBuffer>().filter(|buffer| buffer.device == device.id())
     };
-    options.states.iter().map(|state| of(state).ok_or_else(|| foreign("state"))).collect()
-}
-
-fn of_residents(
-    device: &CudaDevice,
-    options: &PrepareOptions<'_>,
-) -> Result<Vec<(Arc<CudaBuffer>, usize)>, DeviceError> {
-    let of = |resident: &lanes_core::device::Resident| {
-        let buffer = resident.buffer.object::<CudaBuffer>().filter(|buffer| buffer.device == device.id());
-        // The options' check keeps the offset inside the buffer where the plan names the binding.
-        let offset = usize::try_from(resident.offset).unwrap_or(0);
-        buffer.map(|buffer| (buffer, offset)).ok_or_else(|| foreign("resident memory"))
-    };
-    options.residents.iter().map(of).collect()
+    Ok((plan, slots))
 }
 
 impl Preparation<'_> {
@@ -352,7 +300,7 @@ impl Preparation<'_> {
             let start = at.checked_next_multiple_of(ALIGN);
             let range = start.and_then(|start| Some(start..start.checked_add(bytes?)?));
             let range = range.filter(|range| isize::try_from(range.end).is_ok());
-            let range = range.ok_or_else(|| too_large(format!("staging of {name}"), u64::MAX))?;
+            let range = range.ok_or_else(|| DeviceError::unaddressable(format!("staging of {name}"), u64::MAX))?;
             at = range.end;
             Ok::<_, DeviceError>(range)
         };
@@ -520,11 +468,8 @@ impl<'a> Build<'a> {
                 self.device.plus(self.staging.inputs[port].start)
             }
             Storage::Output { port, .. } => self.device.plus(self.staging.outputs[port].start),
-            Storage::State { state, .. } => self.of.states[state].memory.base(),
-            Storage::Resident { binding, .. } => {
-                let (buffer, offset) = &self.of.residents[binding];
-                buffer.memory.base().plus(*offset)
-            }
+            Storage::State { state, .. } => self.of.states[state],
+            Storage::Resident { binding, .. } => self.of.residents[binding],
             // What no command touches lies nowhere, and nobody looks.
             Storage::Scratch { .. } => self.scratch.base().plus(self.of.layout.start(id).unwrap_or(0)),
         }

@@ -10,6 +10,7 @@
 //! - Executables, slots and completions own what they touch; dropping a handle cannot fail.
 //! - A check that every backend needs is made once, above the trait, and handed down as a proof: [`Checked`] for a
 //!   plan, [`TurnRows`] for a turn's rows, [`StateRows`] for a state's memory, [`Slot`] for sole use of staging.
+//! - A backend implements [`flight::Backend`], which is a [`Device`] with the order of submissions kept, or `Device` itself.
 //! - Not here: what a plan says (`plan`), in which order its commands must run (`hazard`), and any driver.
 //!
 //! [`Checked`]: crate::plan::Checked
@@ -17,6 +18,7 @@
 mod budget;
 mod completion;
 mod error;
+pub mod flight;
 mod handle;
 mod poison;
 mod turn;
