@@ -204,6 +204,7 @@ impl Text<'_> {
             ("columns", *n),
             ("lastcolumn", columns - self.columns),
             ("depth", k),
+            ("lastk", k - 1),
             ("chunklength", self.cut[1] * self.cut[2]),
         ] {
             self.index(name, value);
@@ -308,55 +309,92 @@ impl Text<'_> {
 
     /// Operands of the workgroup's rows for the block at `%kstart`, into workgroup memory.
     fn stage(&mut self, has_rest: bool) {
+        let block = self.cut[2];
+        let mut end = 0;
+        let ends: Vec<usize> = self
+            .contraction
+            .terms
+            .iter()
+            .map(|term| {
+                end += term.k();
+                end
+            })
+            .collect();
+        let filled: Vec<usize> = (0..ends.len()).filter(|&at| self.contraction.terms[at].k() > 0).collect();
+        // Where blocks lie in one term each, the whole subgroup goes one way, and loads do not wait for each other.
+        let is_apart = filled.iter().all(|&at| ends[at].is_multiple_of(block) || ends[at] == end);
+        if !is_apart || filled.len() == 1 {
+            return self.staged(0, 0, false, has_rest);
+        }
+        for (order, &at) in filled.iter().enumerate() {
+            let is_last = order + 1 == filled.len();
+            if !is_last {
+                self.index(&format!("end{at}"), ends[at]);
+                line!(self, "  %here{at} = index.cmp ult, %kstart, %end{at} : index");
+                line!(self, "  scf.if %here{at} {{");
+            }
+            self.staged(at, ends[at] - self.contraction.terms[at].k(), true, has_rest);
+            if !is_last {
+                line!(self, "  }} else {{");
+            }
+        }
+        for _ in 1..filled.len() {
+            line!(self, "  }}");
+        }
+    }
+
+    /// Operands of a block that lie in terms from `at` on, or `alone` in that one: all loads, and then all stores.
+    fn staged(&mut self, at: usize, done: usize, alone: bool, has_rest: bool) {
         let [chunks, _, block] = self.cut;
         let (all, pitch) = (block * self.rows, self.pitch());
         let view = format!("view<{chunks}x{block}x{pitch}xf32>");
-        for j in 0..all.div_ceil(LANES) {
+        let loads = all.div_ceil(LANES);
+        for j in 0..loads {
             self.index(&format!("j{j}"), j * LANES);
-            line!(self, "  %e{j} = index.add %lane, %j{j} : index");
+            line!(self, "  %n{j} = index.add %lane, %j{j} : index");
+            // Lanes past the end do what the last one does.
+            let e = if (j + 1) * LANES > all {
+                self.index(&format!("all{j}"), all - 1);
+                line!(self, "  %e{j} = index.min %n{j}, %all{j} : index");
+                "e"
+            } else {
+                "n"
+            };
             if block == LANES {
                 self.index(&format!("r{j}"), j);
                 line!(self, "  %c{j} = index.add %lane, %zero : index");
             } else {
-                line!(self, "  %r{j} = index.div %e{j}, %block : index");
-                line!(self, "  %c{j} = index.rem %e{j}, %block : index");
-            }
-            let partial = (j + 1) * LANES > all;
-            if partial {
-                self.index(&format!("all{j}"), all);
-                line!(self, "  %in{j} = index.cmp ult, %e{j}, %all{j} : index");
-                line!(self, "  scf.if %in{j} {{");
+                line!(self, "  %r{j} = index.div %{e}{j}, %block : index");
+                line!(self, "  %c{j} = index.rem %{e}{j}, %block : index");
             }
             line!(self, "  %row{j}u = index.add %firstrow, %r{j} : index");
             line!(self, "  %row{j} = index.min %row{j}u, %lastrow : index");
-            line!(self, "  %kk{j} = index.add %kstart, %c{j} : index");
+            line!(self, "  %kk{j}u = index.add %kstart, %c{j} : index");
             if has_rest {
-                line!(self, "  %is{j} = index.cmp ult, %kk{j}, %depth : index");
-                line!(self, "  %v{j} = scf.if %is{j} -> (f32) {{");
-                self.operand(j, 0, 0, "");
-                line!(self, "  scf.yield %o{j} : f32");
-                line!(self, "  }} else {{");
-                line!(self, "  scf.yield %nothing : f32");
-                line!(self, "  }}");
-                line!(self, "  view.store %v{j}, %xs[%chunk, %c{j}, %r{j}] : f32, {view}");
+                line!(self, "  %is{j} = index.cmp ult, %kk{j}u, %depth : index");
+                line!(self, "  %kk{j} = index.min %kk{j}u, %lastk : index");
+                self.operand(j, at, done, alone, "");
+                line!(self, "  %v{j} = scf.select %is{j}, %o{j}, %nothing : f32");
             } else {
-                self.operand(j, 0, 0, "");
-                line!(self, "  view.store %o{j}, %xs[%chunk, %c{j}, %r{j}] : f32, {view}");
+                line!(self, "  %kk{j} = index.add %kk{j}u, %zero : index");
+                self.operand(j, at, done, alone, "");
             }
-            if partial {
-                line!(self, "  }}");
-            }
+        }
+        for j in 0..loads {
+            let value = if has_rest { "v" } else { "o" };
+            line!(self, "  view.store %{value}{j}, %xs[%chunk, %c{j}, %r{j}] : f32, {view}");
         }
     }
 
-    /// `%o{j}{deep}`: operand `%kk{j}` of row `%row{j}`, of a term from `at` on; terms before have `done` of k.
-    fn operand(&mut self, j: usize, at: usize, done: usize, deep: &str) {
+    /// `%o{j}{deep}`: operand `%kk{j}` of row `%row{j}`, of a term from `at` on, or of that term
+    /// where it is `alone`; terms before have `done` of k.
+    fn operand(&mut self, j: usize, at: usize, done: usize, alone: bool, deep: &str) {
         let term = &self.contraction.terms[at];
         let end = done + term.k();
         if term.k() == 0 {
-            return self.operand(j, at + 1, done, deep);
+            return self.operand(j, at + 1, done, alone, deep);
         }
-        let is_last = self.contraction.terms[at + 1..].iter().all(|term| term.k() == 0);
+        let is_last = alone || self.contraction.terms[at + 1..].iter().all(|term| term.k() == 0);
         let name = format!("{j}_{at}");
         if !is_last {
             self.index(&format!("end{name}"), end);
@@ -396,7 +434,7 @@ impl Text<'_> {
             line!(self, "  scf.yield %load{name} : f32");
             line!(self, "  }} else {{");
             let deeper = format!("{deep}n");
-            self.operand(j, at + 1, end, &deeper);
+            self.operand(j, at + 1, end, alone, &deeper);
             line!(self, "  scf.yield %o{j}{deeper} : f32");
             line!(self, "  }}");
         }
@@ -560,10 +598,11 @@ mod tests {
     fn tiles_add_in_the_order_that_is_told() {
         use loom_compiler::interp::{self, Argument, Limits};
         let (seats, positions, shared_len) = (2usize, 3usize, 90usize);
-        for (n, tiles) in [
-            (70, &[(1, 1), (2, 1), (4, 1), (16, 1)][..]),
-            (128, &[(8, 2), (8, 4), (16, 4)][..]),
-            (101, &[(1, 1), (8, 2), (16, 4)][..]),
+        // Terms that meet inside of a block, and between two.
+        for (tap, n, tiles) in [
+            (41, 70, &[(1, 1), (2, 1), (4, 1), (16, 1)][..]),
+            (40, 128, &[(8, 2), (8, 4), (16, 4)][..]),
+            (40, 101, &[(1, 1), (8, 2), (16, 4)][..]),
         ] {
             let mut bits = 7u32;
             let mut floats = |count: usize| -> Vec<f32> {
@@ -574,8 +613,15 @@ mod tests {
                 (0..count).map(|_| float()).collect()
             };
             let terms = vec![
-                Term { storage: StorageId(0), offset: 3, position_stride: 20, taps: 2, tap_stride: 45, tap_len: 41 },
-                Term { storage: StorageId(1), offset: 1, position_stride: 2, taps: 1, tap_stride: 9, tap_len: 70 },
+                Term { storage: StorageId(0), offset: 3, position_stride: 20, taps: 2, tap_stride: 45, tap_len: tap },
+                Term {
+                    storage: StorageId(1),
+                    offset: 1,
+                    position_stride: 2,
+                    taps: 1,
+                    tap_stride: 9,
+                    tap_len: 152 - 2 * tap,
+                },
             ];
             let k: usize = terms.iter().map(Term::k).sum();
             let (own_len, out_len) = (140, 1 + 2 * 150 + n);
@@ -601,8 +647,8 @@ mod tests {
                 (0..seats).flat_map(|s| (0..positions).flat_map(move |p| (0..n).map(move |c| (s, p, c))))
             {
                 let left = |at: usize| match at {
-                    ..82 => own[seat * own_len + 3 + position * 20 + at / 41 * 45 + at % 41],
-                    _ => shared[1 + position * 2 + at - 82],
+                    at if at < 2 * tap => own[seat * own_len + 3 + position * 20 + at / tap * 45 + at % tap],
+                    _ => shared[1 + position * 2 + at - 2 * tap],
                 };
                 let chain = |from: usize| {
                     (from..k.min(from + run))

@@ -301,9 +301,10 @@ unsafe impl Sync for Context {}
 /// Room for as many events as can be in flight, so that keeping one never allocates.
 const EVENTS: usize = 256;
 
-/// How long whoever waits for a graph looks without pause: longer than a small turn takes, and than a thread takes to wake.
-const SPIN: Duration = Duration::from_micros(200);
-/// How long it pauses after that, which is a small part of what it has waited.
+/// How long whoever waits for a graph looks without pause: a thread that sleeps wakes 50 to 80 µs late, which is to be a small
+/// part of what it has waited.
+const SPIN: Duration = Duration::from_millis(1);
+/// How long it asks to pause after that.
 const PAUSE: Duration = Duration::from_micros(20);
 
 /// The place in the stream behind a graph that was launched.
