@@ -285,8 +285,13 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     whole(&path, text.as_bytes(), Some(permissions))
 }
 
-/// Writes a file under another name first, so that what was there stays if it cannot be written whole.
+/// Writes a file under another name first, so that what was there stays if it cannot be written whole. A link stays one, and
+/// what is no file (a pipe, a device) is written to: another name would put a file in its place.
 fn whole(path: &Path, bytes: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if fs::metadata(path).is_ok_and(|seen| !seen.is_file() && !seen.is_dir()) {
+        return OpenOptions::new().write(true).open(path)?.write_all(bytes);
+    }
     let mut partial = OsString::from(".");
     partial.push(path.file_name().unwrap_or_default());
     partial.push(format!(".{}.partial", std::process::id()));

@@ -217,9 +217,13 @@ fn partial(path: &Path) -> std::io::Result<(PathBuf, File)> {
 
 /// Refuses what `write` could not put at `path`, before there is anything to write.
 pub fn probe(path: &Path) -> CliResult {
-    // A rename replaces whatever is there but a folder.
-    if path.symlink_metadata().is_ok_and(|seen| seen.is_dir()) {
-        return Err(CliError::file(path, "is a folder, and a file is to be written there"));
+    // A rename replaces whatever is there but a folder: a device or a pipe would be gone.
+    if let Ok(seen) = path.symlink_metadata()
+        && !seen.is_file()
+        && !seen.is_symlink()
+    {
+        let kind = if seen.is_dir() { "folder" } else { "device or pipe" };
+        return Err(CliError::file(path, format!("is a {kind}, and a file is to be written there")));
     }
     let made = partial(path).and_then(|(partial, _)| std::fs::remove_file(partial));
     made.map_err(|why| CliError::file(path, format!("cannot be written: {why}")))

@@ -220,7 +220,8 @@ fn hole_end(bytes: &[u8], at: usize) -> Option<usize> {
 pub(crate) fn lex(source: &str, diagnostics: &mut Diagnostics) -> Vec<Token> {
     let bytes = source.as_bytes();
     let mut tokens = Vec::with_capacity(bytes.len() / 4);
-    let mut at = 0;
+    // A byte order mark before the text says what it is written in, and nothing else.
+    let mut at = if source.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     // Whether the top-level op that is being read is one whose braces are opaque, and how many braces are open.
     let (mut opaque, mut depth) = (false, 0usize);
     // Once a brace was found to be open at the end, the text is refused anyhow, and looking again would take its time.

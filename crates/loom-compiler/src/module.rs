@@ -47,6 +47,9 @@ const BODY: [&str; 7] = ["index", "scalar", "vector", "view", "buffer", "encodin
 /// Families of ops that only one machine has.
 const BEYOND: [&str; 9] = ["low", "amdgpu", "aie2p", "x86", "pipeline", "channel", "hal", "vm", "wasm"];
 
+/// Types that no value of a kernel has: those of checks, and those of machines without work-items.
+const TYPES_BEYOND: [&str; 8] = ["tensor", "tile", "pool", "reg", "channel", "read", "write", "group"];
+
 /// Ops that move bytes on the host; one that ends in a dot stands for all of its names.
 const ON_HOST: [&str; 5] = ["buffer.copy", "buffer.fill", "buffer.compare", "buffer.load.", "buffer.store."];
 
@@ -334,6 +337,13 @@ impl Module {
             for token in op.rest.start..op.rest.end {
                 match self.tokens[token as usize].kind {
                     Kind::OpName if is_beyond(self.text(token)) => found.push(at),
+                    // Types that only checks and other machines have values of.
+                    Kind::Word
+                        if TYPES_BEYOND.contains(&self.text(token))
+                            && self.tokens.get(token as usize + 1).is_some_and(|next| next.kind == Kind::Less) =>
+                    {
+                        found.push(at);
+                    }
                     Kind::Symbol => {
                         if let Some(callee) = self.symbols.get(&self.text(token)[1..]) {
                             callers.entry(*callee).or_default().push(at);
@@ -415,9 +425,11 @@ impl Module {
         for at in op.rest.start..op.rest.end {
             let token = self.tokens[at as usize];
             match token.kind {
-                Kind::ParenOpen | Kind::Less | Kind::BracketOpen => depth += 1,
-                Kind::ParenClose | Kind::Greater | Kind::BracketClose => depth = depth.saturating_sub(1),
-                Kind::BraceOpen => return None,
+                Kind::BraceOpen if depth == 0 => return None,
+                Kind::ParenOpen | Kind::Less | Kind::BracketOpen | Kind::BraceOpen => depth += 1,
+                Kind::ParenClose | Kind::Greater | Kind::BracketClose | Kind::BraceClose => {
+                    depth = depth.saturating_sub(1);
+                }
                 Kind::Symbol if depth == 0 => return Some((&self.text(at)[1..], token.span)),
                 _ => {}
             }
@@ -439,7 +451,7 @@ impl Module {
                 continue;
             }
             let family = name.split('.').next().unwrap_or(name);
-            if !FAMILIES.contains(&family) {
+            if !FAMILIES.contains(&family) && !name.ends_with(".target") {
                 let message = format!("`{name}` is no top-level op; legal families: {}", FAMILIES.join(", "));
                 diagnostics.push(&self.source, span, message);
                 continue;

@@ -205,6 +205,19 @@ impl<'m> Reader<'m> {
         }
     }
 
+    /// How many parts are left of the op, between commas outside brackets.
+    pub(crate) fn parts_left(&self) -> usize {
+        let mut ahead = self.clone();
+        let mut parts = 1;
+        while let Some(kind) = ahead.peek() {
+            parts += usize::from(kind == Kind::Comma);
+            if ahead.skip_group().is_err() {
+                break;
+            }
+        }
+        parts
+    }
+
     /// One attribute value.
     pub(crate) fn attribute(&mut self) -> Built<(Attribute<'m>, Span)> {
         let Some(token) = self.token() else {

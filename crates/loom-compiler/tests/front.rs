@@ -669,3 +669,43 @@ fn functions_of_the_host_are_left_alone() {
     );
     says(parse("host.loom", &called).specialise("k", &config(&[])), &["`vm.call` is no op of a kernel"]);
 }
+
+#[test]
+fn a_text_may_begin_with_a_byte_order_mark() {
+    let text = format!("\u{feff}{}", storing("%r = index.constant 7 : index"));
+    let kernel = build(&parse("a.loom", &text)).expect("the mark is no part of the text");
+    assert_eq!(stored(&kernel), 7);
+    says(Module::parse("a.loom", "func.decl @f()\n\u{feff}"), &["a.loom:2", "only ASCII"]);
+}
+
+#[test]
+fn records_of_machines_unknown_here_are_records() {
+    let text = format!("metal.target<apple9> @m {{subgroup_size = 32}}\n{}", storing("%r = index.constant 7 : index"));
+    let text = text.replace("kernel.def", "kernel.def target(@m)");
+    assert_eq!(stored(&build(&parse("a.loom", &text)).expect("32 wide")), 7);
+    says(Module::parse("a.loom", "metal.shader @m\n"), &["`metal.shader` is no top-level op"]);
+}
+
+/// Whoever mends a text sees what is wrong with the geometry and with the body in one run.
+#[test]
+fn a_wrong_geometry_does_not_hide_a_wrong_body() {
+    let text = "kernel.def @k() {\n%n = index.constant 4096 : index\n\
+                kernel.launch.config workgroups(1, 1, 1) workgroup_size(%n, 1, 1) : index\n\
+                } launch(%b: buffer) {\n%x = scalar.constant 1 : f32\nkernel.return\n}\n";
+    let diagnostics = parse("a.loom", text).verify().expect_err("both are wrong").to_string();
+    for part in ["a.loom:3:1: a workgroup size is 1 to 1024, found 4096", "a.loom:5:22: a constant of type f32"] {
+        assert!(diagnostics.contains(part), "{diagnostics}\nshould say: {part}");
+    }
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_named_with_what_would() {
+    let text = single(
+        "%f: f32",
+        "%v = vector.splat %f : vector<4xf32>\n%w = vector.concat<0> %v, %v : vector<4xf32>, vector<4xf32> -> vector<7xf32>",
+    );
+    let parts = ["`vector.concat`: vector<4xf32>, vector<4xf32> to vector<7xf32> do not fit", "add up to the result's"];
+    says(parse("a.loom", &text).verify(), &parts);
+    let text = single("", "kernel.barrier<global> scope(subgroup) ordering(acq_rel)");
+    says(parse("a.loom", &text).verify(), &["found global memory with scope subgroup and ordering acq_rel"]);
+}

@@ -165,7 +165,7 @@ fn vectors() {
     ops("%y = vector.splat %f : vector<4097xf32>", "vector", "at most 4096 lanes");
     ops("%y = vector.splat %f : vector<65x64xf32>", "vector", "this one has 4160");
     ops("%y = vector.splat %f : vector<f32>", "vector", "at least one dimension");
-    ops("%y = vector.iota %f step %f : vector<4xf32>", "vector", "integer, index or offset lanes");
+    ops("%y = vector.iota %t step %t : vector<4xi1>", "vector", "has lanes of numbers");
     body("%n: index", &format!("{F}%y = vector.splat %f : vector<[%n]xf32>"), "vector", "must be constant");
     ops("%y = vector.splat %f : vector<4xq32>", "q32", "expected an element type");
     ops("%y = vector.splat %f : vector<99999999999999999999xf32>", "9", "does not fit");

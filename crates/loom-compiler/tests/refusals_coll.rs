@@ -59,7 +59,7 @@ fn subgroups() {
     );
     ops("%r = kernel.subgroup.match.any %p : vector<4xi32> -> i64", "%p", "takes a scalar, found vector<4xi32>");
     ops("%r, %s = kernel.subgroup.match.all %n : i32 -> i64, i32", "i32", "gives an i1, found i32");
-    ops("%r = kernel.subgroup.scan<addf> %f {mode = inclusive} : f32", "%f", "needs a mode and a direction");
+    ops("%r = kernel.subgroup.scan<addf> %f {direction = forward} : f32", "%f", "needs a mode");
     ops(
         "%r = kernel.subgroup.scan<addf> %f {mode = upward, direction = forward} : f32",
         "mode",

@@ -207,6 +207,18 @@ fn hostile_lists_are_read_in_linear_time() {
 }
 
 #[test]
+fn labelled_blocks_and_parameters_are_bounded() {
+    let chain: String = (0..40_000).map(|at| format!("cfg.br ^b{at}\n^b{at}:\n")).collect();
+    refused_soon(&single("", &chain), "too long to be one loop");
+    let named =
+        |from: &str| (0..20_000).map(|at| format!("%{from}{at} = index.constant 0 : index\n")).collect::<String>();
+    refused_soon(&single("", &format!("{}cfg.br ^b\n^b:\n{}", named("a"), named("b"))), "too long to be one loop");
+    let parameters: Vec<String> = (0..100_000).map(|at| format!("%a{at}: f32")).collect();
+    let function = format!("func.def @f({}) {{\nfunc.return\n}}\n", parameters.join(", "));
+    refused_soon(&format!("{function}{}", single("", "func.call @f() : ()")), "more than 256 arguments");
+}
+
+#[test]
 fn a_text_above_the_limit_is_refused() {
     let source = " ".repeat(loom_compiler::MAX_SOURCE_BYTES + 1);
     let diagnostics = Module::parse("big.loom", &source).unwrap_err();

@@ -105,6 +105,38 @@ fn compile_tells_layout_and_geometry() {
     assert!(ran.out.contains("y  buffer, binding 2") && ran.out.contains("4 x 1 x 1"), "{ran:?}");
 }
 
+/// A pipe is written to and a link followed: neither is replaced by a file of its name.
+#[cfg(unix)]
+#[test]
+fn compile_writes_where_a_name_leads() {
+    use std::os::unix::fs::FileTypeExt;
+    let here = place();
+    write(here.path(), "a.loom", GEMV);
+    let compile = "loom compile {}/a.loom --kernel gemv --target cpu -o ";
+    let ran = lanes(here.path(), &format!("{compile}{{}}/plain"));
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    let plain = std::fs::read(here.path().join("plain")).unwrap();
+
+    write(here.path(), "behind", "");
+    let link = here.path().join("link");
+    std::os::unix::fs::symlink("behind", &link).unwrap();
+    let ran = lanes(here.path(), &format!("{compile}{{}}/link"));
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    assert!(link.symlink_metadata().unwrap().is_symlink());
+    assert_eq!(std::fs::read(here.path().join("behind")).unwrap(), plain);
+
+    let pipe = here.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read(pipe).unwrap()
+    });
+    let ran = lanes(here.path(), &format!("{compile}{{}}/pipe"));
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    assert!(pipe.symlink_metadata().unwrap().file_type().is_fifo());
+    assert_eq!(reader.join().unwrap(), plain);
+}
+
 #[test]
 fn compile_prints_ptx() {
     let here = place();

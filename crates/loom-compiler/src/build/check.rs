@@ -758,7 +758,7 @@ impl<'m> Builder<'m> {
     // Invocations.
 
     /// Workload and launch argument types of the kernel `name`.
-    fn kernel_types(&mut self, name: &str, span: Span) -> Built<(Vec<Type>, Vec<Type>)> {
+    fn kernel_types(&mut self, name: &str, span: Span) -> Built<KernelTypes> {
         let module = self.module;
         let Some(op) = module.symbols.get(name).map(|at| &module.ops[*at]) else {
             return refuse(span, format!("`@{name}` is not defined; a launch needs a `kernel.def`"));
@@ -787,12 +787,28 @@ impl<'m> Builder<'m> {
         reader.expect_word("launch")?;
         // Before June 2026 one list stood for both.
         let launch = if reader.peek() == Some(Kind::ParenOpen) { Some(self.signature(&mut reader)?) } else { None };
-        let both = self.abi_types(&reader, launch.as_ref().unwrap_or(&workload))?;
+        let arguments = self.abi_types(&reader, launch.as_ref().unwrap_or(&workload))?;
+        let one_list = launch.is_none();
         let workload = match launch {
             Some(_) => self.abi_types(&reader, &workload)?,
-            None => both.iter().filter(|ty| **ty != Type::Buffer).cloned().collect(),
+            None => arguments.iter().filter(|ty| **ty != Type::Buffer).cloned().collect(),
         };
-        Ok((workload, both))
+        Ok(KernelTypes { workload, arguments, one_list })
+    }
+
+    /// The workload of a launch that fits the kernel. Where one list stands for both, the scalars in it are the workload, and
+    /// a launch need not repeat them in brackets.
+    fn workload(&mut self, kernel: &str, span: Span, given: &[Operand], arguments: &[Operand]) -> Built<Vec<ValueId>> {
+        let types = self.kernel_types(kernel, span)?;
+        let repeated = if types.one_list && given.is_empty() { arguments } else { given };
+        let repeated: Vec<Operand> = repeated
+            .iter()
+            .copied()
+            .filter(|operand| !types.one_list || matches!(operand, Operand::Scalar(_)))
+            .collect();
+        self.fits("workload", span, &repeated, &types.workload)?;
+        self.fits("launch", span, arguments, &types.arguments)?;
+        Ok(scalars(&repeated))
     }
 
     fn fits(&self, what: &str, span: Span, given: &[Operand], wanted: &[Type]) -> Built<()> {
@@ -871,10 +887,7 @@ impl<'m> Builder<'m> {
         let (kernel, span) = reader.symbol()?;
         let (workload, arguments) = self.launch_operands(reader, draft)?;
         reader.end()?;
-        let (workload_types, types) = self.kernel_types(kernel, span)?;
-        self.fits("workload", span, &workload, &workload_types)?;
-        self.fits("launch", span, &arguments, &types)?;
-        let workload = scalars(&workload);
+        let workload = self.workload(kernel, span, &workload, &arguments)?;
         self.step(reader, draft, StepKind::Launch { kernel: kernel.to_owned(), workload, arguments });
         Ok(())
     }
@@ -892,8 +905,8 @@ impl<'m> Builder<'m> {
         reader.end()?;
         let call = self.callee(callee, span, arguments, &types)?;
         if call.kernel {
-            let Call { callee: kernel, arguments, .. } = call;
-            self.step(reader, draft, StepKind::Launch { kernel, workload: Vec::new(), arguments });
+            let Call { callee: kernel, workload, arguments, .. } = call;
+            self.step(reader, draft, StepKind::Launch { kernel, workload, arguments });
             return Ok(Vec::new());
         }
         let results: Vec<ValueId> = call.results.iter().map(|ty| self.new_value(Type::Scalar(*ty))).collect();
@@ -907,16 +920,17 @@ impl<'m> Builder<'m> {
         let module = self.module;
         let kind = module.symbols.get(callee).map(|at| module.op_name(&module.ops[*at]));
         let kernel = matches!(kind, Some("kernel.def" | "kernel.decl"));
+        let mut workload = Vec::new();
         if kernel {
-            let (workload, types) = self.kernel_types(callee, span)?;
-            if !workload.is_empty() {
+            let types = self.kernel_types(callee, span)?;
+            if !types.workload.is_empty() && !types.one_list {
                 let message = format!("`@{callee}` takes a workload: launch it by `kernel.launch @{callee}[..](..)`");
                 return refuse(span, message);
             }
             if !results.is_empty() {
                 return refuse(span, format!("`@{callee}` is a kernel, and has no results"));
             }
-            self.fits("launch", span, &arguments, &types)?;
+            workload = self.workload(callee, span, &[], &arguments)?;
         } else if kind != Some("func.def") {
             let found = kind.map_or("not defined".to_owned(), |kind| format!("a `{kind}`"));
             return refuse(span, format!("`@{callee}` is {found}; a call needs a `func.def` or a kernel"));
@@ -928,7 +942,7 @@ impl<'m> Builder<'m> {
             };
             types.push(*ty);
         }
-        Ok(Call { callee: callee.to_owned(), kernel, workload: Vec::new(), arguments, results: types })
+        Ok(Call { callee: callee.to_owned(), kernel, workload, arguments, results: types })
     }
 
     /// `<reference.matmul> [{..}] callee(@f) inputs(%a, %b[, %c]) : (T, T) -> (T)`.
@@ -1227,10 +1241,8 @@ impl<'m> Builder<'m> {
         let call = |builder: &mut Self, name: &str, span| {
             let kind = builder.module.symbols.get(name).map(|at| builder.module.op_name(&builder.module.ops[*at]));
             if !workload.is_empty() && matches!(kind, Some("kernel.def" | "kernel.decl")) {
-                let (workload_types, types) = builder.kernel_types(name, span)?;
-                builder.fits("workload", span, &workload, &workload_types)?;
-                builder.fits("launch", span, &arguments, &types)?;
-                let (callee, workload, arguments) = (name.to_owned(), scalars(&workload), arguments.clone());
+                let workload = builder.workload(name, span, &workload, &arguments)?;
+                let (callee, arguments) = (name.to_owned(), arguments.clone());
                 return Ok(Call { callee, kernel: true, workload, arguments, results: Vec::new() });
             }
             builder.callee(name, span, arguments.clone(), &results)
@@ -1295,6 +1307,15 @@ impl<'m> Builder<'m> {
         reader.end()?;
         Ok(Benchmark { name: name.to_owned(), case: case.to_owned(), bound })
     }
+}
+
+/// What a kernel takes.
+struct KernelTypes {
+    workload: Vec<Type>,
+    /// Of the launch.
+    arguments: Vec<Type>,
+    /// Whether the text has one list for both.
+    one_list: bool,
 }
 
 fn tensor(id: TensorId) -> Vec<Binding> {

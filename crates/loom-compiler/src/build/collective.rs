@@ -306,15 +306,13 @@ impl<'m> Builder<'m> {
                 }
             }
         }
-        let (Some(exclusive), Some(reverse)) = (exclusive, reverse) else {
+        let Some(exclusive) = exclusive else {
             return refuse(
                 span,
-                format!(
-                    "`{}` needs a mode and a direction: `{{mode = inclusive, direction = forward}}`",
-                    reader.name()
-                ),
+                format!("`{}` needs a mode: `{{mode = inclusive, direction = forward}}`", reader.name()),
             );
         };
+        let reverse = reverse.unwrap_or(false);
         reader.expect(Kind::Colon)?;
         self.combined(reader, value, combine, span)?;
         self.check_cluster(cluster, span)?;

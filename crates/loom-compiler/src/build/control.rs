@@ -61,6 +61,9 @@ impl Terminator {
     }
 }
 
+/// The most arguments of one signature.
+const MAX_PARAMETERS: usize = 256;
+
 /// A function's `(%a: T, ..)`: names, and where each type is written.
 pub(super) struct Signature<'m> {
     pub(super) parameters: Vec<(&'m str, Span)>,
@@ -712,7 +715,7 @@ impl<'m> Builder<'m> {
         self.branches(OpKind::Switch(keys.into_boxed_slice()), selector, &regions, &types, "scf.switch")
     }
 
-    /// `%sel { 0 = (%x, %y), .. } default(%p, %q) : index, T, U`: a chain of selects, the rows being values already.
+    /// `%sel { 0 = (%x, %y), .. } default(%p, %q) : [index,] T, U`: a chain of selects, the rows being values already.
     fn scf_lookup(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
         let selector = self.selector(reader)?;
         let mut rows: Vec<(i64, Vec<ValueId>)> = Vec::new();
@@ -731,9 +734,12 @@ impl<'m> Builder<'m> {
         reader.expect_word("default")?;
         let default = self.row(reader)?;
         reader.expect(Kind::Colon)?;
-        self.typed(reader, selector)?;
-        for value in &default {
-            reader.expect(Kind::Comma)?;
+        // The types of the results, with or without the selector's before them: texts have both.
+        let typed = if reader.parts_left() == default.len() { None } else { Some(selector) };
+        for (at, value) in typed.iter().chain(&default).enumerate() {
+            if at > 0 {
+                reader.expect(Kind::Comma)?;
+            }
             self.typed(reader, *value)?;
         }
         reader.end()?;
@@ -795,6 +801,9 @@ impl<'m> Builder<'m> {
         }
         loop {
             let (name, span) = reader.value_name()?;
+            if signature.parameters.len() == MAX_PARAMETERS {
+                return refuse(span, format!("more than {MAX_PARAMETERS} arguments"));
+            }
             if signature.parameters.iter().any(|(other, _)| *other == name) {
                 return refuse(span, format!("`%{name}` is already a parameter"));
             }

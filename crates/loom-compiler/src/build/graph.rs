@@ -49,12 +49,24 @@ struct Graph<'m> {
     returned: Option<Vec<usize>>,
 }
 
+/// The most ops times tokens of a region of labelled blocks: each name is looked for in every block. Some seconds.
+const MAX_LABELLED: u64 = 1 << 28;
+
 const INDEX: Type = Type::Scalar(ScalarType::Index);
 
 impl<'m> Builder<'m> {
     /// The ops of a region of several blocks, and what it returns.
     pub(super) fn graph_ops(&mut self, region: &'m Region, ends: Terminator) -> Built<Vec<Binding>> {
         let close = self.module.tokens[region.close as usize].span;
+        let ops: u64 = region.blocks.iter().map(|block| block.ops.len() as u64).sum();
+        let first = region.blocks.iter().find_map(|block| block.ops.first()).map_or(region.close, |op| op.name);
+        let tokens = u64::from(region.close - first);
+        if ops * tokens > MAX_LABELLED {
+            let message = format!(
+                "labelled blocks of {ops} ops in {tokens} tokens are too long to be one loop; the product may be {MAX_LABELLED}"
+            );
+            return refuse(close, message);
+        }
         let mut graph = Graph { nodes: Vec::new(), slots: Vec::new(), returned: None };
         for block in &region.blocks {
             let label = block.label.map(|token| self.module.text(token));

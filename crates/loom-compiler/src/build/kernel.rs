@@ -12,7 +12,7 @@ use crate::simplify;
 use crate::syntax;
 use crate::types::{ScalarType, Type};
 
-use super::control::Terminator;
+use super::control::{Signature, Terminator};
 use super::names::Binding;
 use super::{Builder, MAX_OPS, Mode, Place, one};
 
@@ -21,9 +21,6 @@ const MAX_VERIFIED_OPS: u64 = 1 << 21;
 
 /// The most workgroups of a cluster along one axis.
 const MAX_CLUSTER_WORKGROUPS: u64 = 1024;
-
-/// The most arguments of one signature.
-const MAX_PARAMETERS: usize = 256;
 
 pub(super) const AXES: &str = "an axis: x, y or z";
 
@@ -171,26 +168,17 @@ impl<'m> Builder<'m> {
         let body = reader.region()?;
         reader.end()?;
 
-        self.place = Place::Launch;
-        let types = self.abi_types(&reader, &workload_signature)?;
-        let workload = parameters(&workload_signature.parameters, &types);
-        if launch_signature.is_some() {
-            for (ty, (name, span)) in types.iter().zip(&workload_signature.parameters) {
-                if *ty == Type::Buffer {
-                    return refuse(*span, format!("a workload argument is a scalar; `%{name}` is a buffer"));
-                }
+        let both = launch_signature.is_none();
+        let (launch, workgroups) = match self.launch_program(&reader, &workload_signature, both, config) {
+            // What is wrong with the geometry says nothing about the body: both are verified in one run.
+            Err(refusal) if self.mode == Mode::Verify => {
+                self.report(refusal);
+                self.take_body();
+                (LaunchProgram { workload: Vec::new(), workgroup_size: [1; 3], body: self.take_body() }, [None; 3])
             }
-        }
-        let arguments = self.arguments(&workload_signature.parameters, &types)?;
-        let launch = self.region_ops(config, arguments, Terminator::LaunchConfig)?;
-        let workgroup_size = self.constant_sizes(&launch[3..6])?;
-        let constant = |count: &ValueId| self.constant_of(*count).and_then(|count| u32::try_from(count).ok());
-        let workgroups = [0, 1, 2].map(|axis| constant(&launch[axis]));
-        self.span = reader.span();
-        self.push(OpKind::Yield, &launch[..3], Vec::new(), Vec::new());
-        let mut launch_body = self.take_body();
-        simplify::remove_dead(&mut launch_body);
-        let launch = LaunchProgram { workload, workgroup_size, body: launch_body };
+            launch => launch?,
+        };
+        let workgroup_size = launch.workgroup_size;
 
         self.place = Place::Device;
         self.workgroup_size = (self.mode == Mode::Specialise).then_some(workgroup_size);
@@ -258,6 +246,36 @@ impl<'m> Builder<'m> {
         Ok(kernel)
     }
 
+    /// The launch-config region, and the counts of workgroups that are known. `both`: its arguments are the device's too.
+    fn launch_program(
+        &mut self,
+        reader: &Reader<'m>,
+        signature: &Signature<'m>,
+        both: bool,
+        config: &'m syntax::Region,
+    ) -> Built<(LaunchProgram, [Option<u32>; 3])> {
+        self.place = Place::Launch;
+        let types = self.abi_types(reader, signature)?;
+        let workload = parameters(&signature.parameters, &types);
+        if !both {
+            for (ty, (name, span)) in types.iter().zip(&signature.parameters) {
+                if *ty == Type::Buffer {
+                    return refuse(*span, format!("a workload argument is a scalar; `%{name}` is a buffer"));
+                }
+            }
+        }
+        let arguments = self.arguments(&signature.parameters, &types)?;
+        let launch = self.region_ops(config, arguments, Terminator::LaunchConfig)?;
+        let workgroup_size = self.constant_sizes(&launch[3..6])?;
+        let constant = |count: &ValueId| self.constant_of(*count).and_then(|count| u32::try_from(count).ok());
+        let workgroups = [0, 1, 2].map(|axis| constant(&launch[axis]));
+        self.span = reader.span();
+        self.push(OpKind::Yield, &launch[..3], Vec::new(), Vec::new());
+        let mut body = self.take_body();
+        simplify::remove_dead(&mut body);
+        Ok((LaunchProgram { workload, workgroup_size, body }, workgroups))
+    }
+
     /// `[retain] [target(@t)] [export("name")] [linkage(..)] @sym`: the kernel's name.
     fn kernel_head(&mut self, reader: &mut Reader<'m>) -> Built<String> {
         let mut export = None;
@@ -301,9 +319,6 @@ impl<'m> Builder<'m> {
 
     /// Entry arguments and their names.
     fn arguments(&mut self, names: &[(&'m str, Span)], types: &[Type]) -> Built<Vec<(&'m str, Span, Binding)>> {
-        if let Some((_, span)) = names.get(MAX_PARAMETERS) {
-            return refuse(*span, format!("more than {MAX_PARAMETERS} arguments"));
-        }
         let mut arguments = Vec::new();
         for ((name, span), ty) in names.iter().zip(types) {
             let value = self.new_value(ty.clone());
@@ -500,15 +515,20 @@ impl<'m> Builder<'m> {
             }
             (scope, ordering)
         } else {
-            reader.expect_word("scope")?;
-            reader.expect(Kind::ParenOpen)?;
-            let (scope, _) = reader.word("workgroup or subgroup")?;
-            reader.expect(Kind::ParenClose)?;
-            reader.expect_word("ordering")?;
-            reader.expect(Kind::ParenOpen)?;
-            let (ordering, _) = reader.word("an ordering")?;
-            reader.expect(Kind::ParenClose)?;
-            (Some(scope), Some(ordering))
+            let (mut scope, mut ordering) = (None, None);
+            while scope.is_none() || ordering.is_none() {
+                let legal = "`scope(..)` and `ordering(..)`, each once";
+                let (word, at) = reader.word(legal)?;
+                let clause = match word {
+                    "scope" if scope.is_none() => &mut scope,
+                    "ordering" if ordering.is_none() => &mut ordering,
+                    _ => return refuse(at, format!("`kernel.barrier`: expected {legal}, found `{word}`")),
+                };
+                reader.expect(Kind::ParenOpen)?;
+                *clause = Some(reader.word("a scope or an ordering")?.0);
+                reader.expect(Kind::ParenClose)?;
+            }
+            (scope, ordering)
         };
         reader.end()?;
         let scope = match (space, scope, ordering) {
@@ -516,11 +536,14 @@ impl<'m> Builder<'m> {
             (false, Some("subgroup"), Some("acq_rel")) => BarrierScope::Subgroup,
             (true, Some("workgroup"), Some("acquire" | "release" | "acq_rel")) => BarrierScope::Workgroup,
             _ => {
-                return refuse(
-                    span,
+                let [scope, ordering] = [scope, ordering].map(|found| found.unwrap_or("none"));
+                let message = format!(
                     "legal barriers: workgroup memory with scope workgroup or subgroup and ordering acq_rel; global memory \
-                     with scope workgroup and ordering acquire, release or acq_rel",
+                     with scope workgroup and ordering acquire, release or acq_rel; found {} memory with scope {scope} and \
+                     ordering {ordering}",
+                    if space { "global" } else { "workgroup" }
                 );
+                return refuse(span, message);
             }
         };
         self.push(OpKind::Barrier(scope), &[], Vec::new(), Vec::new());

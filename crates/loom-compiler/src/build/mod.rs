@@ -515,7 +515,7 @@ impl<'m> Builder<'m> {
             _ => refuse(
                 reader.span(),
                 format!(
-                    "`{name}` is no op of a kernel; legal families: index, scalar, vector, scf, func, config, encoding, buffer, view, kernel"
+                    "`{name}` is no op of a kernel; legal families: index, scalar, vector, scf, cfg, func, template, config, global, encoding, buffer, view, target, kernel"
                 ),
             ),
         }

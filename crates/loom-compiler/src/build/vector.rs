@@ -5,11 +5,11 @@
 use crate::diag::{Built, refuse};
 use crate::ir::{Span, ValueId};
 use crate::lex::Kind;
-use crate::ops::{Combine, OpKind};
+use crate::ops::{Binary, Combine, Convert, OpKind};
 use crate::reader::Reader;
 use crate::types::{ScalarType, Type, VectorType};
 
-use super::element::Dialect;
+use super::element::{Dialect, with_element};
 use super::names::Binding;
 use super::types::same;
 use super::{Builder, Mode, one};
@@ -166,11 +166,22 @@ impl<'m> Builder<'m> {
         let span = reader.here();
         let vector = self.vector_type(reader)?;
         reader.end()?;
-        if vector.element.is_float() || vector.element == ScalarType::I1 {
-            return refuse(span, format!("`vector.iota` has integer, index or offset lanes, found {}", vector.element));
+        if vector.element == ScalarType::I1 {
+            return refuse(span, "`vector.iota` has lanes of numbers, found i1".to_owned());
         }
         self.require(reader, base, base_span, vector.element)?;
         self.require(reader, step, step_span, vector.element)?;
+        if vector.element.is_float() {
+            // The product and the sum are each rounded, as where a text writes them out.
+            let ty = Type::Vector(vector);
+            let lanes = with_element(&ty, ScalarType::I32);
+            let [zero, one_more] = [0, 1].map(|lane| self.constant(Type::Scalar(ScalarType::I32), lane));
+            let lanes = self.emit(OpKind::Iota, &[zero, one_more], lanes);
+            let lanes = self.emit(OpKind::Convert(Convert::SiToF), &[lanes], ty.clone());
+            let [base, step] = [base, step].map(|value| self.emit(OpKind::Splat, &[value], ty.clone()));
+            let product = self.binary(Binary::MulF, lanes, step);
+            return Ok(one(self.binary(Binary::AddF, base, product)));
+        }
         Ok(one(self.emit(OpKind::Iota, &[base, step], Type::Vector(vector))))
     }
 
@@ -425,7 +436,12 @@ impl<'m> Builder<'m> {
             operands.iter().map(|(_, vector)| vector).chain(&results).all(|vector| vector.element == element);
         let lanes = if one_element { lane_maps(op, &numbers, &start, sources, targets) } else { None };
         let Some(lanes) = lanes else {
-            return refuse(span, format!("`{}`: these shapes and numbers do not fit", reader.name()));
+            let spelled = |vector: VectorType| Type::Vector(vector).to_string();
+            let from: Vec<String> = operands.into_iter().map(|(_, vector)| spelled(vector)).collect();
+            let to: Vec<String> = results.into_iter().map(spelled).collect();
+            let (from, to) = (from.join(", "), to.join(", "));
+            let message = format!("`{}`: {from} to {to} do not fit; legal: {}", reader.name(), fitting(op));
+            return refuse(span, message);
         };
         let values: Vec<ValueId> = operands.into_iter().map(|(value, _)| value).collect();
         let mut bindings = Vec::new();
@@ -449,6 +465,20 @@ impl<'m> Builder<'m> {
             Type::Vector(VectorType { element, dims }) if dims.len() == 1 => Ok(*element),
             other => refuse(span, format!("`{}` takes a scalar or a vector of rank 1, found {other}", reader.name())),
         }
+    }
+}
+
+/// Which shapes `lane_maps` finds lanes for.
+fn fitting(op: &str) -> &'static str {
+    match op {
+        "slice" => "a part that lies inside the operand, of its rank and element type",
+        "concat" => "vectors that differ along the axis alone, where their extents add up to the result's",
+        "transpose" => {
+            "each axis of the operand once; extent i of the result is that of the operand's axis i of the list"
+        }
+        "shuffle" => "a vector of rank 1, and for each of its lanes the number of one",
+        "broadcast" => "trailing extents of the result that are the operand's, or 1 in the operand",
+        _ => "two equal narrow vectors, and a wide one of twice their extent along the axis",
     }
 }
 
