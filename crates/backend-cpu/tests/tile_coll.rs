@@ -7,7 +7,7 @@ use backend_cpu::isa::Isa;
 use backend_cpu::tile::{Arg, Fault, Memory, TileScratch, run, run_slices};
 use loom_compiler::interp::{self, Argument, Limits};
 use loom_compiler::ir::Kernel;
-use loom_compiler::tile::{CpuImage, compile};
+use loom_compiler::tile::{CpuImage, Inst, compile};
 use loom_compiler::{Module, launch::Geometry};
 
 fn kernel(text: &str) -> Kernel {
@@ -785,4 +785,74 @@ fn accesses_out_of_bounds_are_named() {
         "{found}"
     );
     assert!(matches!(oracle, interp::Fault::Misaligned { index: 2, bytes: 4, .. }), "{oracle}");
+}
+
+/// The instructions of `image` that are shuffles, and those that are reductions.
+fn exchanges(image: &CpuImage) -> (usize, usize) {
+    let insts = || image.program().blocks.iter().flatten();
+    (
+        insts().filter(|inst| matches!(inst, Inst::Shuffle { .. })).count(),
+        insts().filter(|inst| matches!(inst, Inst::Reduce { .. })).count(),
+    )
+}
+
+#[test]
+fn butterflies_are_reductions_where_every_lane_takes_part() {
+    // Of f32 whose sums round, so that another order shows; what goes in is used later too.
+    let butterfly = |distances: &[u32], op: &str, other_first: bool| {
+        let mut ops = String::from(
+            "%f = scalar.sitofp %x : i32 to f32
+  %third = scalar.constant 0.3333 : f32
+  %s0 = scalar.mulf %f, %third : f32
+  %width = scalar.constant 32 : i32\n",
+        );
+        for (at, distance) in distances.iter().enumerate() {
+            let (own, next) = (format!("%s{at}"), at + 1);
+            let pair = if other_first { format!("%p{at}, {own}") } else { format!("{own}, %p{at}") };
+            ops += &format!(
+                "  %d{at} = scalar.constant {distance} : i32
+  %p{at}, %ok{at} = kernel.subgroup.shuffle<xor> {own}, %d{at}, %width : f32, i32, i32
+  %s{next} = {op} {pair} : f32\n"
+            );
+        }
+        let last = distances.len();
+        ops + &format!("  %e = scalar.addf %s{last}, %s0 : f32\n  %r = scalar.bitcast %e : f32 to i32\n")
+    };
+    let store = "  view.store %r, %v[%g] : i32, view<ALLxi32>";
+    let all = [16, 8, 4, 2, 1];
+    let cases = [
+        (3, 32, butterfly(&all, "scalar.addf", false), (0, 1)),
+        (20, 32, butterfly(&all, "scalar.addf", true), (0, 1)),
+        (5, 32, butterfly(&all, "scalar.maxnumf", false), (0, 1)),
+        // In another order, of a part, of a workgroup of several subgroups or of less than one.
+        (3, 32, butterfly(&[1, 2, 4, 8, 16], "scalar.addf", false), (5, 0)),
+        (3, 32, butterfly(&[16, 8, 4, 2], "scalar.addf", false), (4, 0)),
+        (3, 64, butterfly(&all, "scalar.addf", false), (5, 0)),
+        (3, 16, butterfly(&[8, 4, 2, 1], "scalar.addf", false), (4, 0)),
+        // Not all the same op, or with somebody who looks at what is between.
+        (3, 32, butterfly(&all, "scalar.addf", false).replacen("%s3 = scalar.addf", "%s3 = scalar.maxnumf", 1), (5, 0)),
+        (3, 32, butterfly(&all, "scalar.addf", false).replace("%s5, %s0", "%s5, %s3"), (5, 0)),
+        (3, 32, butterfly(&all, "scalar.addf", false).replace("%s5, %s0", "%s5, %p2"), (5, 0)),
+        (
+            3,
+            32,
+            butterfly(&all, "scalar.addf", false)
+                .replace("  %e =", "  %k = scf.select %ok3, %s0, %f : f32\n  %e =")
+                .replace("%s5, %s0", "%s5, %k"),
+            (5, 0),
+        ),
+    ];
+    for (groups, items, ops, expected) in cases {
+        let text = text(groups, items, &(ops + &store.replace("ALL", &(groups * items).to_string())));
+        assert_eq!(exchanges(&built(&text).1), expected, "{text}");
+        let found = both(&text, &[vec![0; 4 * groups * items]]);
+        assert!(found[0].iter().any(|&byte| byte != 0));
+    }
+    // After some have left, those who stay read their own value where a lane is missing.
+    let leave =
+        "%ten = index.constant 10 : index\n  %gone = index.cmp ult, %l, %ten : index\n  kernel.exit %gone : i1\n";
+    let ops = butterfly(&all, "scalar.addf", false) + &store.replace("ALL", "96");
+    let text = text(3, 32, &(leave.to_owned() + &ops));
+    assert_eq!(exchanges(&built(&text).1), (5, 0), "{text}");
+    both(&text, &[vec![0; 4 * 96]]);
 }

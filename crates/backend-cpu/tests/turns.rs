@@ -368,3 +368,47 @@ fn several_accumulators_of_whole_numbers() {
         assert_eq!(found, expected, "{turns} turns");
     }
 }
+
+/// Maps, folds and stores of rows of any length, of few workgroups and many: turns are taken for as many workgroups at once as
+/// leave them long rows.
+#[test]
+fn rows_that_are_longer_than_a_tile_and_shorter() {
+    let body = "
+  %own = view.load %xv[%row, %tid] : view<[%rows]x[%k]xf32> -> f32
+  %peak = kernel.workgroup.reduce<maxnumf> %own : f32
+  %half = scalar.constant 0.5 : f32
+  %mid = scalar.mulf %peak, %half : f32
+  %sum = scf.for %c = [%tid to %high step %wg](%acc = %unit : f32) -> (f32) {
+    %v = view.load %xv[%row, %c] : view<[%rows]x[%k]xf32> -> f32
+    %d = scalar.subf %v, %peak : f32
+    %e = scalar.mulf %d, %own : f32
+    %twice = scalar.mulf %mid, %half : f32
+    %w = scalar.addf %e, %twice : f32
+    view.store %w, %yv[%row, %c] : f32, view<[%rows]x[%k]xf32>
+    %next = scalar.addf %acc, %w : f32
+    scf.yield %next : f32
+  }
+  view.store %sum, %ov[%row, %tid] : f32, view<[%rows]x64xf32>";
+    for rows in [1, 3, 8, 41] {
+        let image = image(rows, body);
+        // The last ones are more turns than a register holds, by one; the elements behind `high` keep rows apart.
+        for (k, high) in
+            [(64, 64), (128, 128), (192, 160), (640, 640), (704, 640), (2048, 2048), (2112, 2112), (4224, 4160)]
+        {
+            let x = numbers(rows * k, 3);
+            let (mut y, mut sums) = (vec![0.0f32; rows * k], vec![1.0f32; rows * WIDTH]);
+            for row in 0..rows {
+                let x = &x[row * k..][..k];
+                let peak = x[..WIDTH].iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                for c in 0..high {
+                    let w = (x[c] - peak) * x[c % WIDTH] + peak * 0.5 * 0.5;
+                    y[row * k + c] = w;
+                    sums[row * WIDTH + c % WIDTH] += w;
+                }
+            }
+            let (out, ended) = execute(&image, k, high, [&x, &vec![0.0; rows * k], &vec![0.0; rows * WIDTH]], LONG);
+            ended.unwrap();
+            assert_eq!((&out[1], &out[2]), (&y, &sums), "{rows} rows, {high} of {k} columns");
+        }
+    }
+}

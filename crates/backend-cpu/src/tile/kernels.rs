@@ -13,7 +13,7 @@ use loom_compiler::ops::{Binary, Combine, Convert, FloatPredicate, IntPredicate,
 use loom_compiler::tile::Op;
 use loom_compiler::types::ScalarType;
 
-use super::folds::{Chain, chains};
+use super::folds::{Chain, Sums, chains, sums};
 use super::product::{Products, products};
 use crate::isa::Isa;
 
@@ -114,6 +114,7 @@ pub(super) struct Loops {
     pub fold_squares: FoldTerms,
     pub swap: Swap,
     pub chain: Chain,
+    pub sums: Sums,
     pub products: Products,
     /// Whether large reductions fetch ahead. Machines with AVX-512 see through bursts by themselves, and lose by it.
     pub fetch: bool,
@@ -121,7 +122,7 @@ pub(super) struct Loops {
 
 /// The loops compiled for `isa`, which must be available.
 pub(super) fn loops(isa: Isa) -> Loops {
-    let (products, chain) = (products(isa), chains(isa));
+    let (products, chain, sums) = (products(isa), chains(isa), sums(isa));
     let portable = Loops {
         map: portable,
         fold: fold_portable,
@@ -129,6 +130,7 @@ pub(super) fn loops(isa: Isa) -> Loops {
         fold_squares: fold_squares_portable,
         swap: swap_portable,
         chain,
+        sums,
         products,
         fetch: true,
     };
@@ -140,6 +142,7 @@ pub(super) fn loops(isa: Isa) -> Loops {
         fold_squares: fold_squares_avx2,
         swap: swap_avx2,
         chain,
+        sums,
         products,
         fetch: true,
     };
@@ -151,6 +154,7 @@ pub(super) fn loops(isa: Isa) -> Loops {
         fold_squares: fold_squares_avx512,
         swap: swap_avx512,
         chain,
+        sums,
         products,
         fetch: false,
     };
@@ -566,11 +570,55 @@ maps!(map1 map1_with chunk1: a A pa x sa);
 maps!(map2 map2_with chunk2: a A pa x sa, b B pb y sb);
 maps!(map3 map3_with chunk3: a A pa x sa, b B pb y sb, c C pc z sc);
 
-/// [`map1`] of a function of many instructions.
+/// Whether the op is one of a loop that computes for longer than memory takes: what the operands that it does not have point
+/// to, if anywhere, is fetched meanwhile, element by element of four bytes. It need not exist.
+pub(super) fn fetches(op: Op) -> bool {
+    use Unary::{AbsF, NegF, RsqrtF, SqrtF};
+    match op {
+        Op::Unary(unary, ScalarType::F32) => !matches!(unary, NegF | AbsF | SqrtF | RsqrtF),
+        Op::ExpDifference => true,
+        _ => false,
+    }
+}
+
+/// Elements that are computed for each few lines that are fetched.
+const FETCHED: usize = 64;
+
 #[inline(always)]
-unsafe fn long1<A: Copy + Default, R: Copy + Default>(to: *mut u8, from: [Operand; 3], n: usize, f: impl Fn(A) -> R) {
-    // SAFETY: the caller's promises are `Map`'s.
-    unsafe { map1_with::<false, A, R>(to, from, n, f) }
+fn fetch(operand: Operand, first: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if !operand.at.is_null() {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        for line in (0..4 * FETCHED).step_by(64) {
+            // SAFETY: a prefetch of any address is no access: it neither faults nor reads as far as the program can tell.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(operand.at.wrapping_add(4 * first + line).cast()) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (operand, first);
+}
+
+/// [`map1`] of a function of many instructions, which fetches what the other operands point to.
+#[inline(always)]
+unsafe fn long1<A: Copy + Default, R: Copy + Default>(
+    to: *mut u8,
+    [a, b, c]: [Operand; 3],
+    n: usize,
+    f: impl Fn(A) -> R + Copy,
+) {
+    let part = if b.at.is_null() && c.at.is_null() || !a.is_each() { n } else { FETCHED };
+    let mut first = 0;
+    while first < n {
+        let count = part.min(n - first);
+        if part < n {
+            fetch(b, first);
+            fetch(c, first);
+        }
+        let to = to.wrapping_add(first * size_of::<R>());
+        // SAFETY: the caller's promises are `Map`'s.
+        unsafe { map1_with::<false, A, R>(to, [a.after::<A>(first); 3], count, f) };
+        first += count;
+    }
 }
 
 /// [`map2`] of one.
@@ -655,7 +703,11 @@ unsafe fn exp_difference(to: *mut u8, [a, b, c]: [Operand; 3], n: usize) {
     // SAFETY: the caller's promises are `Map`'s.
     unsafe {
         if a.is_each() && !b.is_each() {
-            each_run!(b, n, |y, at, n| long1(to.add(4 * at), [a.after::<f32>(at); 3], n, |x: f32| math::exp(x - y)));
+            let nothing = Operand::one(std::ptr::null());
+            each_run!(b, n, |y, at, n| {
+                let ahead = if c.at.is_null() { c } else { c.after::<f32>(at) };
+                long1(to.add(4 * at), [a.after::<f32>(at), ahead, nothing], n, |x: f32| math::exp(x - y))
+            });
         } else {
             long2(to, [a, b, c], n, |x: f32, y: f32| math::exp(x - y));
         }

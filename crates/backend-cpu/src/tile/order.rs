@@ -139,7 +139,7 @@ fn waiting(program: &Program) -> Vec<bool> {
                 Inst::If { then, otherwise, .. } => ([Some(*then), *otherwise], false),
                 Inst::For { body, .. } => ([Some(*body), None], false),
                 Inst::Heads(heads) => ([Some(heads.then), Some(heads.body)], false),
-                Inst::Turns(turns) => ([Some(turns.body), None], false),
+                Inst::Turns(turns) => ([Some(turns.body), turns.otherwise], false),
                 Inst::Loop { head, body, site, .. } => {
                     let counted = program.sites.get(site.0 as usize).is_some_and(|site| site.op == "scf.for");
                     ([Some(*head), Some(*body)], !counted)

@@ -25,7 +25,7 @@ use loom_compiler::tile::{
 };
 use loom_compiler::types::ScalarType;
 
-use super::kernels::{Loops, Operand, bits, set_bits};
+use super::kernels::{Loops, Operand, bits, fetches, set_bits};
 use super::memory::Bytes;
 use super::{Arg, Fault};
 
@@ -188,6 +188,8 @@ pub(super) unsafe fn launch(
         tiles: 0,
         step_limit,
         share: None,
+        rest: &[],
+        fetched: ptr::null(),
         ahead: loops.fetch && gx.saturating_mul(gy).saturating_mul(gz).saturating_mul(sx * sy * sz) >= MANY_ITEMS,
     };
     let clear = (state.local.as_mut_ptr(), local);
@@ -322,6 +324,10 @@ struct Run<'a> {
     share: Option<&'a Share<'a>>,
     /// Whether memory is fetched ahead: a launch of few items finds it in a cache.
     ahead: bool,
+    /// What comes after the instruction at hand in its block.
+    rest: &'a [Inst],
+    /// What was fetched last.
+    fetched: *const u8,
 }
 
 /// Which of the launch's items a tile has.
@@ -488,12 +494,18 @@ impl Run<'_> {
 
     unsafe fn block(&mut self, block: Block, exec: Exec) -> Result<(), Stop> {
         let program = self.program;
-        for inst in &program.blocks[block.0 as usize] {
+        let insts = &program.blocks[block.0 as usize];
+        for (at, inst) in insts.iter().enumerate() {
             // SAFETY: for all arms, `exec` is of this tile, and the caller's promises.
             unsafe {
                 match inst {
                     Inst::Scalar(inst) => scalar(self.slots, inst),
-                    Inst::Map { op, to, from } => self.map(*op, *to, from, exec)?,
+                    Inst::Map { op, to, from } => {
+                        if self.ahead {
+                            self.rest = &insts[at + 1..];
+                        }
+                        self.map(*op, *to, from, exec)?;
+                    }
                     Inst::MapSegments { op, to, from } => self.map_segments(*op, *to, from, exec),
                     Inst::LoadScalar { ty, to, buffer, offset, site } => {
                         let at = self.checked(*buffer, self.slot(*offset) as i64, ty.bytes() as usize, *site)?;
@@ -565,7 +577,7 @@ impl Run<'_> {
                     Inst::Shuffle { mode, ty, to, valid, from, offset, width } => {
                         let offset = self.source(*offset, ScalarType::I32, exec, 0)?;
                         let width = self.source(*width, ScalarType::I32, exec, 1)?;
-                        self.shuffle(*mode, *ty, [*to, *valid, *from], offset, width, exec);
+                        self.shuffle(*mode, *ty, [*to, *from], *valid, offset, width, exec);
                     }
                     Inst::Scan { combine, scan, ty, to, from, group } => {
                         self.scan(*combine, *scan, *ty, [*to, *from], *group, exec);
@@ -692,6 +704,13 @@ impl Run<'_> {
             for (at, operand) in operands.iter_mut().enumerate().take(count) {
                 *operand = self.source(from[at], op.operand(at), exec, at)?;
             }
+            if self.ahead && fetches(op) {
+                // What the next tile will most likely read here, where there are two operands to spare, and what this tile will.
+                if count == 1 && matches!(from[0], Source::Memory(_)) && operands[0].is_each() {
+                    operands[1] = Operand::each(operands[0].at.wrapping_add(n * ty.bytes() as usize));
+                }
+                operands[2] = Operand::each(self.next_access(exec));
+            }
             match to {
                 // Moves decide what an item keeps; everything else makes new values, which nobody reads where the mask is off.
                 Target::Reg(reg) if !exec.mask.is_null() && matches!(op, Op::Move(_)) => {
@@ -717,21 +736,56 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Where one of the next maps will access memory, unless it was the last to be fetched; null, if that is not seen from here.
+    fn next_access(&mut self, exec: Exec) -> *const u8 {
+        const FAR: usize = 8;
+        for inst in self.rest.iter().take(FAR) {
+            let Inst::Map { op, to, from } = inst else {
+                match inst {
+                    Inst::Scalar(_) | Inst::MapSegments { .. } | Inst::Reduce { .. } => continue,
+                    _ => break,
+                }
+            };
+            // These fetch what they read themselves.
+            let sources = if fetches(*op) { &from[..0] } else { &from[..op.operands()] };
+            let sources = sources.iter().enumerate().filter_map(|(at, source)| match source {
+                Source::Memory(access) => Some((*access, op.operand(at))),
+                _ => None,
+            });
+            let target = match to {
+                Target::Memory(access) => Some((*access, op.result())),
+                Target::Reg(_) => None,
+            };
+            for (access, ty) in sources.chain(target) {
+                // An address that is not known yet is a guess.
+                if let Ok(Some(at)) = self.contiguous(access, ty, exec)
+                    && at.cast_const() != self.fetched
+                    && ty.bytes() == 4
+                {
+                    self.fetched = at;
+                    return at;
+                }
+            }
+        }
+        ptr::null()
+    }
+
     /// One element per segment of the range; segments before it are computed too, to no effect.
     unsafe fn map_segments(&mut self, op: Op, to: Reg, from: &[Source; 3], exec: Exec) {
         // SAFETY: a register has room for as many elements as a tile has items, and so for one a segment.
         unsafe {
             let mut operands = [Operand::one(ptr::null()); 3];
             // Those that the op does not have were not validated.
-            for (operand, source) in operands.iter_mut().zip(from).take(op.operands()) {
-                *operand = match *source {
-                    Source::Reg(reg) => Operand::each(self.element(reg, ScalarType::I64, 0).cast_const()),
+            let first = self.batch.segment;
+            for (at, operand) in operands.iter_mut().enumerate().take(op.operands()) {
+                *operand = match from[at] {
+                    Source::Reg(reg) => Operand::each(self.element(reg, op.operand(at), first).cast_const()),
                     Source::Slot(slot) => Operand::one((&raw const self.slots[slot.0 as usize]).cast()),
                     // Not in a program that was compiled or validated.
                     Source::Segment(_) | Source::Memory(_) => Operand::one(self.staging.cast_const()),
                 };
             }
-            (self.loops.map)(op, self.element(to, op.result(), 0), operands, exec.hi.div_ceil(self.width));
+            (self.loops.map)(op, self.element(to, op.result(), first), operands, exec.hi.div_ceil(self.width));
         }
     }
 
@@ -739,7 +793,7 @@ impl Run<'_> {
     unsafe fn segments(&self, reg: Reg, ty: ScalarType, exec: Exec, stage: usize) -> Operand {
         // SAFETY: the register holds an element for each segment; the staging area holds a tile.
         unsafe {
-            let at = |segment: usize| self.element(reg, ty, segment).cast_const();
+            let at = |segment: usize| self.element(reg, ty, self.batch.segment + segment).cast_const();
             let (segment, item) = (exec.lo / self.width, exec.lo % self.width);
             if item == 0 {
                 return Operand { at: at(segment), run: self.width };
@@ -779,7 +833,8 @@ impl Run<'_> {
 
     #[inline(always)]
     fn numbers(&self, value: Affine) -> Line {
-        Line { base: self.slot(value.base) as i64, l: self.slot(value.l) as i64, g: self.slot(value.g) as i64 }
+        let (base, l, g) = (self.slot(value.base) as i64, self.slot(value.l) as i64, self.slot(value.g) as i64);
+        Line { base: base.wrapping_add(g.wrapping_mul(self.batch.segment as i64)), l, g }
     }
 
     /// The distance between neighbours, if it is the same for all items of the range.

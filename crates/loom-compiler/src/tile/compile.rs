@@ -166,9 +166,32 @@ fn roomy(program: &Program) -> u32 {
     }
     let folds = program.blocks.iter().flatten().any(|inst| matches!(inst, Inst::Turns(_)));
     let target = if folds { FRAME_OF_FOLDS } else { FRAME_TARGET };
-    let fitting = (program.capacity * target).checked_div(program.frame_bytes).unwrap_or(TILE_MAX);
+    // What is read again is kept there too.
+    let held = program.frame_bytes + program.capacity * read_again(program);
+    let fitting = (program.capacity * target).checked_div(held).unwrap_or(TILE_MAX);
     // A power of two, so that workgroups of such sizes fill it.
     if fitting < 2 * program.capacity { program.capacity } else { (1 << fitting.ilog2()).min(TILE_MAX) }
+}
+
+/// Bytes of an item that several instructions of the first block read at the same place.
+fn read_again(program: &Program) -> u32 {
+    let mut reads: BTreeMap<(u32, Affine), (u32, u64)> = BTreeMap::new();
+    let mut read = |source: &Source, ty: ScalarType| {
+        if let Source::Memory(Access { buffer, offsets: Offsets::Affine(line), .. }) = source {
+            let (count, bytes) = reads.entry((*buffer, *line)).or_default();
+            (*count, *bytes) = (*count + 1, ty.bytes());
+        }
+    };
+    for inst in &program.blocks[0] {
+        match inst {
+            Inst::Map { op, from, .. } => {
+                (0..op.operands()).for_each(|at| read(&from[at], op.operand(at)));
+            }
+            Inst::Reduce { ty, from, .. } => read(from, *ty),
+            _ => {}
+        }
+    }
+    reads.values().filter(|(count, _)| *count > 1).map(|(_, bytes)| *bytes as u32).sum()
 }
 
 struct Compiler<'a> {
@@ -728,7 +751,8 @@ impl<'a> Compiler<'a> {
                 let ty = self.scalar_type(op.operands[0])?;
                 let (offset, width) = (self.lane(op.operands[1])?, self.lane(op.operands[2])?);
                 let (offset, width) = (self.source(&offset)?, self.source(&width)?);
-                let valid = self.take(ScalarType::I1)?;
+                let asked = self.live.uses[op.results[1].index()] > 0;
+                let valid = if asked { Some(self.take(ScalarType::I1)?) } else { None };
                 let mut lanes = Vec::new();
                 for lane in self.lanes(op.operands[0])? {
                     let from = self.reg(&lane, ty)?;
@@ -737,7 +761,9 @@ impl<'a> Compiler<'a> {
                     lanes.push(Lane::Reg(to));
                 }
                 self.define_lanes(op.results[0], lanes);
-                self.define_lanes(op.results[1], vec![Lane::Reg(valid)]);
+                if let Some(valid) = valid {
+                    self.define_lanes(op.results[1], vec![Lane::Reg(valid)]);
+                }
                 Ok(())
             }
             OpKind::SubgroupReduce { combine, size, stride } => {
@@ -1066,7 +1092,18 @@ impl<'a> Compiler<'a> {
                     let reg = self.take(ty)?;
                     (Landing::Reg(reg), Lane::Reg(reg))
                 };
-            self.emit(Inst::Reduce { combine, ty, to, from, term, group })?;
+            let reduce = Inst::Reduce { combine, ty, to, from, term, group };
+            let sum = match (combine, ty, to, from, term) {
+                (Combine::AddF, ScalarType::F32, Landing::Segments(to), Source::Reg(from), Term::Value)
+                    if self.live.uses[op.operands[0].index()] == 1 =>
+                {
+                    self.sum_of_fold(from, to, reduce.clone())?
+                }
+                _ => false,
+            };
+            if !sum {
+                self.emit(reduce)?;
+            }
             lanes.push(lane);
         }
         self.define_lanes(op.results[0], lanes);

@@ -45,6 +45,11 @@ impl Frame {
         Some(Reg(at))
     }
 
+    /// How many values hold it.
+    pub fn holders(&self, reg: Reg) -> u32 {
+        self.taken.get(&reg.0).map_or(0, |&(_, holders)| holders)
+    }
+
     pub fn hold(&mut self, reg: Reg) {
         if let Some((_, holders)) = self.taken.get_mut(&reg.0) {
             *holders += 1;

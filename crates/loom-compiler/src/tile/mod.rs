@@ -1,10 +1,11 @@
 //! A verified kernel to a tile program.
 //!
-//! `Kernel --places--> Kernel --uniform, liveness--> compile --> Program`, kept with what a launch needs as a [`CpuImage`].
+//! `Kernel --places, butterfly--> Kernel --uniform, liveness--> compile --> Program`, kept with what a launch needs as a [`CpuImage`].
 //!
 //! - What this compiler can not express is an [`Unsupported`] error that names the op; nothing is approximated.
 //! - Not here: running it (`backend-cpu`), and the meaning of single ops (`eval`).
 
+mod butterfly;
 mod compile;
 mod encode;
 mod frame;
@@ -111,7 +112,10 @@ pub struct Unsupported {
 /// Compiles `kernel` for the tile executor.
 pub fn compile(kernel: &Kernel) -> Result<CpuImage, Unsupported> {
     let settled = places::settle(kernel)?;
-    let program = compile::program(settled.as_ref().unwrap_or(kernel))?;
+    let kernel = settled.as_ref().unwrap_or(kernel);
+    let gathered = butterfly::gather(kernel);
+    let kernel = gathered.as_ref().unwrap_or(kernel);
+    let program = compile::program(kernel)?;
     Ok(CpuImage {
         name: kernel.name.clone(),
         source: kernel.source,

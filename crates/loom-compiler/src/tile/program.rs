@@ -57,7 +57,7 @@ pub enum Shape {
 }
 
 /// `base + l·(i % width) + g·(i / width)` for item `i`; wrapping, in 64 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Affine {
     /// The value of item 0 of segment 0.
     pub base: Slot,
@@ -251,8 +251,8 @@ pub enum Inst {
         ty: ScalarType,
         /// The value read.
         to: Reg,
-        /// Whether the lane was valid: `i1`.
-        valid: Reg,
+        /// Whether the lane was valid: `i1`, if anybody asks.
+        valid: Option<Reg>,
         /// The value of each item.
         from: Reg,
         /// i32.
@@ -380,12 +380,16 @@ pub struct Turns {
     pub strides: Vec<(Affine, Slot)>,
     /// Accesses of the body.
     pub reaches: Vec<Reach>,
+    /// Registers that are only folded into, and what each item holds before: if no turn is taken they are filled with it.
+    pub starts: Vec<(ScalarType, Reg, Slot)>,
     /// Registers that are the same in all turns: each is repeated into another one, before the body runs.
     pub still: Vec<(ScalarType, Reg, Reg)>,
     /// Whether the body does anything but fold.
     pub wide: bool,
     /// Run for each batch.
     pub body: Block,
+    /// Run if no turn is taken, where all are that there are or none: the loop, and the sums that folds make else.
+    pub otherwise: Option<Block>,
 }
 
 /// An access of the body of [`Turns`].
@@ -416,6 +420,11 @@ pub struct Fold {
     pub strides: [Slot; 3],
     /// Of those in registers: whether there is one element for each item, not for each turn.
     pub still: [bool; 3],
+    /// What each item holds before the first turn; without, what is in `to`.
+    pub start: Option<Slot>,
+    /// A register of one element a segment, for the sum of what the segment's items hold after the last turn: f32, in the
+    /// order of `OpKind::SubgroupReduce`. `to` is then left as it may be.
+    pub sum: Option<Reg>,
 }
 
 /// An access to a tile, one register for each slot of an item's payload.

@@ -308,7 +308,7 @@ impl Check<'_> {
             Inst::Shuffle { mode: _, ty, to, valid, from, offset, width } => {
                 self.reg(*to, *ty)?;
                 self.reg(*from, *ty)?;
-                self.reg(*valid, ScalarType::I1)?;
+                valid.map_or(Ok(()), |valid| self.reg(valid, ScalarType::I1))?;
                 self.source(offset, ScalarType::I32)?;
                 self.source(width, ScalarType::I32)
             }
@@ -342,13 +342,20 @@ impl Check<'_> {
             self.reg(from, ty)?;
             self.reg(to, ty)?;
         }
+        for &(ty, reg, slot) in &turns.starts {
+            self.reg(reg, ty)?;
+            self.slot(slot)?;
+        }
         within("program", "block", turns.body.0, self.program.blocks.len())?;
         let plain = |inst: &Inst| match inst {
             Inst::Scalar(_) | Inst::LoadScalar { .. } => true,
             // Without a bound on the turns no register holds one element for each.
             Inst::Fold(fold) => {
                 let each = |at: usize| matches!(fold.from[at], Source::Reg(_)) && !fold.still[at];
-                turns.wide || !(0..fold.op.operands()).any(|at| at != fold.at as usize && each(at))
+                let each = (0..fold.op.operands()).any(|at| at != fold.at as usize && each(at));
+                // A sum is of all turns, and takes the place of what is run else.
+                let sums = fold.sum.is_none() || !turns.wide && turns.otherwise.is_some();
+                sums && (turns.wide || !each)
             }
             Inst::Map { .. } | Inst::MapSegments { .. } | Inst::Spread { .. } => turns.wide,
             _ => false,
@@ -373,13 +380,19 @@ impl Check<'_> {
     }
 
     fn fold(&self, fold: &Fold) -> Valid {
-        let Fold { op, to, from, at, strides, still: _ } = fold;
+        let Fold { op, to, from, at, strides, still: _, start, sum } = fold;
         let at = *at as usize;
         if at >= op.operands() || from[at] != Source::Reg(*to) || op.operand(at) != op.result() {
             return Err(wrong("program", format!("{op:?} folded into operand {at}")));
         }
         self.reg(*to, op.result())?;
-        strides.iter().try_for_each(|&slot| self.slot(slot))?;
+        if let Some(sum) = sum {
+            if op.result() != ScalarType::F32 || !program_groups(self.program) {
+                return Err(wrong("program", format!("the sum a segment of {op:?}")));
+            }
+            self.segments(*sum, ScalarType::F32)?;
+        }
+        strides.iter().chain(start).try_for_each(|&slot| self.slot(slot))?;
         (0..op.operands()).try_for_each(|at| self.source(&from[at], op.operand(at)))
     }
 
@@ -452,7 +465,7 @@ fn blocks(inst: &Inst) -> [Option<Block>; 2] {
         Inst::For { body, .. } => [Some(body), None],
         Inst::Loop { head, body, .. } => [Some(head), Some(body)],
         Inst::Heads(ref heads) => [Some(heads.then), Some(heads.body)],
-        Inst::Turns(ref turns) => [Some(turns.body), None],
+        Inst::Turns(ref turns) => [Some(turns.body), turns.otherwise],
         Inst::Scalar(_)
         | Inst::LoadScalar { .. }
         | Inst::Map { .. }
@@ -540,5 +553,68 @@ fn fits(body: &Body, op: &ir::Op) -> bool {
         OpKind::For => op.blocks.len() == 1 && op.operands.len() >= 3 && arguments(0) == op.operands.len() - 2,
         OpKind::While => op.blocks.len() == 2 && ends(body, op.blocks[0]) > 0,
         _ => op.blocks.is_empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// A sum of products over the items of each workgroup.
+    const SUM: &str = "kernel.def export(\"k\") @k() {
+  kernel.launch.config workgroups(4, 1, 1) workgroup_size(64, 1, 1) : index
+} launch(%x: buffer, %o: buffer) {
+  %base = index.constant 0 : offset
+  %zero = index.constant 0 : index
+  %step = index.constant 64 : index
+  %high = index.constant 640 : index
+  %none = scalar.constant 0.0 : f32
+  %xv = buffer.view %x[%base] : buffer -> view<4x640xf32>
+  %ov = buffer.view %o[%base] : buffer -> view<4xf32>
+  %row = kernel.workgroup.id<x> : index
+  %tid = kernel.workitem.id<x> : index
+  %part = scf.for %at = [%zero to %high step %step](%acc = %none : f32) -> (f32) {
+    %c = index.add %at, %tid : index
+    %v = view.load %xv[%row, %c] : view<4x640xf32> -> f32
+    %next = scalar.fmaf %v, %v, %acc : f32
+    scf.yield %next : f32
+  }
+  %sum = kernel.workgroup.reduce<addf> %part : f32
+  view.store %sum, %ov[%row] : f32, view<4xf32>
+  kernel.return
+}
+";
+
+    #[test]
+    fn what_folds_start_from_and_add_up_to_is_looked_at() {
+        let good = crate::compile_cpu("sum", SUM, "k", &BTreeMap::new()).unwrap();
+        image(&good).unwrap();
+        let refused = |alter: &dyn Fn(&mut Turns, &mut Fold)| {
+            let mut image = good.clone();
+            let blocks = &mut image.program.blocks;
+            let body = blocks.iter().position(|block| block.iter().any(|inst| matches!(inst, Inst::Fold(_)))).unwrap();
+            let mut insts = std::mem::take(&mut blocks[body]);
+            let fold = insts.iter_mut().find_map(|inst| if let Inst::Fold(fold) = inst { Some(fold) } else { None });
+            let turns =
+                blocks[0].iter_mut().find_map(|inst| if let Inst::Turns(turns) = inst { Some(turns) } else { None });
+            let (turns, fold) = (turns.unwrap(), fold.unwrap());
+            assert!(fold.start.is_some() && fold.sum.is_some() && turns.otherwise.is_some() && turns.starts.len() == 1);
+            alter(turns, fold);
+            image.program.blocks[body] = insts;
+            super::image(&image).unwrap_err().to_string()
+        };
+        let (slots, frame) = (good.program.slots, good.program.frame_bytes);
+        assert!(refused(&|turns, _| turns.starts[0].2 = Slot(slots)).contains("slot"));
+        assert!(refused(&|turns, _| turns.starts[0].1 = Reg(frame)).contains("of a frame of"));
+        assert!(refused(&|turns, _| turns.otherwise = Some(Block(0))).contains("not a tree"));
+        assert!(refused(&|turns, _| turns.otherwise = Some(Block(99))).contains("block 99"));
+        // Then nothing would add what was not taken together.
+        assert!(refused(&|turns, _| turns.otherwise = None).contains("more than maps and folds"));
+        assert!(refused(&|turns, _| turns.wide = true).contains("more than maps and folds"));
+        assert!(refused(&|_, fold| fold.start = Some(Slot(slots))).contains("slot"));
+        assert!(refused(&|_, fold| fold.sum = Some(Reg(frame))).contains("of a frame of"));
+        assert!(refused(&|_, fold| fold.sum = Some(Reg(4))).contains("at byte 4"));
+        assert!(refused(&|_, fold| fold.op = Op::Ternary(crate::ops::Ternary::FmaI, ScalarType::I32)).contains("sum"));
     }
 }

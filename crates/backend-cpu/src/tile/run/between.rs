@@ -324,7 +324,8 @@ impl Run<'_> {
         &mut self,
         mode: ShuffleMode,
         ty: ScalarType,
-        [to, valid, from]: [Reg; 3],
+        [to, from]: [Reg; 2],
+        valid: Option<Reg>,
         offset: Operand,
         width: Operand,
         exec: Exec,
@@ -333,7 +334,7 @@ impl Run<'_> {
         // SAFETY: for all of it, registers hold the tile's items, and a source is one of them.
         unsafe {
             let (to, from) = (self.element(to, ty, 0), self.element(from, ty, 0));
-            let valid = self.element(valid, ScalarType::I1, 0);
+            let valid = valid.map(|valid| self.element(valid, ScalarType::I1, 0));
             let uniform =
                 |operand: Operand| (operand.run >= exec.hi).then(|| bits(ScalarType::I32, operand.at, 0) as u32);
             let dense = exec.mask.is_null() && exec.lo == 0 && exec.hi.is_multiple_of(32) && length.is_multiple_of(32);
@@ -341,7 +342,9 @@ impl Run<'_> {
                 && distance < 32
             {
                 (self.loops.swap)(ty.bytes(), to, from, exec.hi, distance as usize);
-                valid.write_bytes(1, exec.hi);
+                if let Some(valid) = valid {
+                    valid.write_bytes(1, exec.hi);
+                }
                 return;
             }
             let number =
@@ -363,7 +366,9 @@ impl Run<'_> {
                     ok && fits && source < width && other < exec.hi && other >= exec.lo && other / length == i / length;
                 let ok = ok && Self::is_on(exec, other);
                 set_bits(ty, to, i, bits(ty, from, if ok { other } else { i }));
-                valid.add(i).write(u8::from(ok));
+                if let Some(valid) = valid {
+                    valid.add(i).write(u8::from(ok));
+                }
             }
         }
     }

@@ -8,20 +8,25 @@
 use std::ops::Range;
 use std::ptr;
 
+use loom_compiler::ops::Combine;
 use loom_compiler::tile::{Access, Affine, Fold, Inst, Offsets, Op, Reach, Reg, Slot, Source, Target, Turns};
 use loom_compiler::types::ScalarType;
 
 use super::super::folds::Course;
-use super::super::kernels::Operand;
+use super::super::kernels::{Operand, set_bits};
 use super::{Exec, Line, Owner, Run, Stop, scalar};
 
-/// The turns and items of what runs: `segments` of `items` each, from item `first` of the tile on, `turns` times.
+/// The turns and items of what runs: `segments` of `items` each, from item `first` of segment `segment` of the tile on, `turns`
+/// times.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Batch {
     turns: usize,
     segments: usize,
     items: usize,
     first: usize,
+    pub(super) segment: usize,
+    /// Whether these are the first turns that their items take.
+    fresh: bool,
 }
 
 impl Batch {
@@ -32,57 +37,80 @@ impl Batch {
 }
 
 impl Run<'_> {
-    /// Takes the turns that all items take, if that can be done together.
+    /// Takes the turns that all items take, if that can be done together; else fills what they would start from.
     pub(super) unsafe fn turns(&mut self, turns: &Turns, exec: Exec) -> Result<(), Stop> {
-        let Some((mut batch, all)) = self.may_take(turns, exec) else {
-            return Ok(());
+        let Some((whole, all)) = self.may_take(turns, exec) else {
+            for &(ty, reg, slot) in &turns.starts {
+                // SAFETY: as the caller's.
+                unsafe { self.map(Op::Move(ty), Target::Reg(reg), &[Source::Slot(slot); 3], exec)? };
+            }
+            // SAFETY: as the caller's.
+            return turns.otherwise.map_or(Ok(()), |block| unsafe { self.block(block, exec) });
         };
         let (base, step) = (turns.counter.base.0 as usize, self.slot(turns.step));
-        let (mut at, mut left) = (self.slots[base], all);
-        let width = self.width;
-        let most = batch.turns;
-        batch.turns = 0;
-        while left > 0 {
-            let count = most.min(left);
-            if batch.turns != count {
-                batch.turns = count;
-                // SAFETY: registers hold the items of all turns of the batch.
-                unsafe { self.repeat_still(turns, batch) };
-            }
-            self.slots[base] = at;
-            let mut wide = exec;
-            if turns.wide {
-                wide.hi = batch.segments * batch.items * count;
-                self.width = batch.items * count;
-            }
-            let outer = std::mem::replace(&mut self.batch, batch);
-            // SAFETY: as the caller's; a wide tile has at most `capacity` items, or is none: then only folds look at it.
-            let done = unsafe { self.block(turns.body, wide) };
-            (self.width, self.batch) = (width, outer);
-            done?;
-            at = at.wrapping_add(step.wrapping_mul(count as u64));
-            left -= count;
-            self.steps += count as u64;
-            if self.steps > self.pause {
-                self.look_up()?;
+        let (start, width) = (self.slots[base], self.width);
+        // Few segments and many turns of them: their elements make longer rows than those of many segments and few turns.
+        let (per, most) = if turns.wide {
+            let capacity = self.program.capacity as usize;
+            let per = (capacity / whole.items.saturating_mul(all)).clamp(1, whole.segments);
+            (per, capacity / (whole.items * per))
+        } else {
+            (whole.segments, all)
+        };
+        // Batches of a size, but for the last one.
+        let most = all.div_ceil(all.div_ceil(most));
+        for segment in (0..whole.segments).step_by(per) {
+            let mut batch = Batch { turns: 0, segments: per.min(whole.segments - segment), segment, ..whole };
+            let (mut at, mut left) = (start, all);
+            while left > 0 {
+                let count = most.min(left);
+                batch.fresh = left == all;
+                if batch.turns != count {
+                    batch.turns = count;
+                    // SAFETY: registers hold the items of all turns of the batch.
+                    unsafe { self.repeat_still(turns, batch) };
+                }
+                self.slots[base] = at;
+                let mut wide = exec;
+                if turns.wide {
+                    wide.hi = batch.segments * batch.items * count;
+                    self.width = batch.items * count;
+                }
+                let outer = std::mem::replace(&mut self.batch, batch);
+                // SAFETY: as the caller's; a wide tile has at most `capacity` items, or is none: then only folds look at it.
+                let done = unsafe { self.block(turns.body, wide) };
+                (self.width, self.batch) = (width, outer);
+                done?;
+                at = at.wrapping_add(step.wrapping_mul(count as u64));
+                left -= count;
+                if segment == 0 {
+                    self.steps += count as u64;
+                    if self.steps > self.pause {
+                        self.look_up()?;
+                    }
+                }
             }
         }
-        self.slots[base] = at;
+        self.slots[base] = start.wrapping_add(step.wrapping_mul(all as u64));
         Ok(())
     }
 
-    /// How many turns all items take, and how many of them a batch has; the strides are in their slots.
+    /// All segments and one turn, and how many turns all items take; the strides are in their slots.
     fn may_take(&mut self, turns: &Turns, exec: Exec) -> Option<(Batch, usize)> {
         let one = exec.hi <= self.width;
         if !exec.mask.is_null() || exec.is_empty() {
             return None;
         }
         let batch = if one {
-            Batch { turns: 1, segments: 1, items: exec.hi - exec.lo, first: exec.lo }
+            Batch { turns: 1, segments: 1, items: exec.hi - exec.lo, first: exec.lo, ..Batch::default() }
         } else {
-            Batch { turns: 1, segments: exec.hi / self.width, items: self.width, first: 0 }
+            Batch { turns: 1, segments: exec.hi / self.width, items: self.width, ..Batch::default() }
         };
         if !one && (exec.lo != 0 || !exec.hi.is_multiple_of(self.width)) || turns.wide && exec.lo != 0 {
+            return None;
+        }
+        // A sum is of a whole segment.
+        if turns.otherwise.is_some() && (exec.lo != 0 || !exec.hi.is_multiple_of(self.width)) {
             return None;
         }
         let all = self.shared_turns(turns, batch)?;
@@ -92,11 +120,9 @@ impl Run<'_> {
             Offsets::Gather(_) => None,
         };
         let stride = |reach: &Reach| self.slot(reach.stride) as i64;
-        let mut most = all;
         if turns.wide {
-            most = most.min(self.program.capacity as usize / (batch.segments * batch.items));
             // Alone, a turn is done as well by the loop.
-            if most < 2 {
+            if all < 2 || self.program.capacity as usize / batch.items < 2 {
                 return None;
             }
             let beside = |&(line, stride): &(Affine, Slot)| {
@@ -122,7 +148,7 @@ impl Run<'_> {
                 }
             }
         }
-        Some((Batch { turns: most, ..batch }, all))
+        Some((batch, all))
     }
 
     /// The turns that all items take, if the budget has them: at least one.
@@ -206,7 +232,7 @@ impl Run<'_> {
             for segment in 0..batch.segments {
                 // SAFETY: registers hold the items of a tile, and of a batch.
                 unsafe {
-                    let from = self.element(from, ty, segment * batch.items);
+                    let from = self.element(from, ty, (batch.segment + segment) * batch.items);
                     let to = self.element(to, ty, segment * batch.items * batch.turns);
                     if !bytes.is_multiple_of(64) {
                         for turn in 0..batch.turns {
@@ -228,7 +254,7 @@ impl Run<'_> {
 
     pub(super) unsafe fn fold(&mut self, fold: &Fold) -> Result<(), Stop> {
         let batch = self.batch;
-        let Batch { turns, segments, items, first } = batch;
+        let Batch { turns, segments, items, first, segment, fresh } = batch;
         if turns == 0 {
             return Ok(());
         }
@@ -242,8 +268,9 @@ impl Run<'_> {
                 Source::Reg(reg) => {
                     let still = fold.still[at];
                     let (step, row) = if still { (0, items) } else { (items as isize * size, items * turns) };
-                    // SAFETY: registers hold the items of a tile, of which `first` is one.
-                    let at = unsafe { self.element(reg, ty, first) }.cast_const();
+                    let item = if still { segment * items + first } else { first };
+                    // SAFETY: registers hold the items of a tile, of which this is one.
+                    let at = unsafe { self.element(reg, ty, item) }.cast_const();
                     Course { first: Operand::each(at), step, row: row as isize * size }
                 }
                 Source::Slot(Slot(slot)) => {
@@ -252,7 +279,7 @@ impl Run<'_> {
                 }
                 Source::Segment(reg) => {
                     // SAFETY: such a register holds an element for each segment.
-                    let at = unsafe { self.element(reg, ty, 0) }.cast_const();
+                    let at = unsafe { self.element(reg, ty, segment) }.cast_const();
                     Course { first: Operand::one(at), step: 0, row: size }
                 }
                 Source::Memory(access) => {
@@ -265,8 +292,25 @@ impl Run<'_> {
         }
         // SAFETY: registers hold the items of a tile, and of a batch if it is wide; all accesses are in bounds.
         unsafe {
-            let to = self.element(fold.to, ty, first);
-            (self.loops.chain)(self.loops.map, fold.op, fold.at as usize, to, &from, [segments, items, turns]);
+            let to = self.element(fold.to, ty, segment * items + first);
+            let start = match fold.start {
+                Some(Slot(slot)) if fresh => (&raw const self.slots[slot as usize]).cast(),
+                _ => ptr::null(),
+            };
+            let extents = [segments, items, turns];
+            let sums = fold.sum.map(|sum| self.element(sum, ty, segment));
+            if let Some(sums) = sums
+                && (self.loops.sums)(fold.op, fold.at as usize, sums, start, &from, extents)
+            {
+                return Ok(());
+            }
+            (self.loops.chain)(self.loops.map, fold.op, fold.at as usize, to, start, &from, extents);
+            if let Some(sums) = sums {
+                for row in 0..segments {
+                    let held = to.wrapping_add(row * items * ty.bytes() as usize);
+                    set_bits(ty, sums, row, (self.loops.fold)(Combine::AddF, ty, held, items));
+                }
+            }
         }
         Ok(())
     }
@@ -274,10 +318,15 @@ impl Run<'_> {
     /// A map of a wide tile whose elements in memory lie side by side in each segment, if it is one.
     pub(super) unsafe fn map_rows(&mut self, op: Op, to: Target, from: &[Source; 3], exec: Exec) -> Result<bool, Stop> {
         let (width, segments) = (self.width, exec.hi / self.width);
-        let batch = Batch { turns: 1, segments, items: width, first: 0 };
-        let memory = |source: &Source| matches!(source, Source::Memory(_));
+        let batch = Batch { turns: 1, segments, items: width, ..Batch::default() };
         let count = op.operands();
-        if segments < 2 || !(matches!(to, Target::Memory(_)) || from[..count].iter().any(memory)) {
+        let apart = |access: Access| match access.offsets {
+            Offsets::Affine(offsets) => self.stride(self.numbers(offsets), exec).is_none_or(|stride| stride == 0),
+            Offsets::Gather(_) => true,
+        };
+        let source_apart = |source: &Source| matches!(source, Source::Memory(access) if apart(*access));
+        let target_apart = matches!(to, Target::Memory(access) if apart(access));
+        if segments < 2 || !(target_apart || from[..count].iter().any(source_apart)) {
             return Ok(false);
         }
         let row = |reg: Reg, ty: ScalarType| {
@@ -296,7 +345,7 @@ impl Run<'_> {
                 Source::Slot(Slot(slot)) => (Operand::one((&raw const self.slots[slot as usize]).cast()), 0),
                 Source::Segment(reg) => {
                     // SAFETY: such a register holds an element for each segment.
-                    (Operand::one(unsafe { self.element(reg, ty, 0) }), ty.bytes() as isize)
+                    (Operand::one(unsafe { self.element(reg, ty, self.batch.segment) }), ty.bytes() as isize)
                 }
                 Source::Memory(access) => {
                     let (at, line) = self.place_of(access, ty, 0, batch)?;

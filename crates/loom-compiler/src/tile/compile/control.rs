@@ -333,11 +333,12 @@ impl Compiler<'_> {
                 let zero = self.slot_of(ZERO);
                 let counter = Affine { base: to, l: zero, g: zero };
                 let unsigned = ty == ScalarType::Offset;
-                let at = self.program.blocks[self.at.0 as usize].len();
                 let low = if self.together(body, counter, high, step, unsigned, &places, apart)? {
                     let start = ScalarInst { op: Op::Move(ScalarType::I64), to, from: [low; 3] };
                     self.count()?;
-                    self.program.blocks[self.at.0 as usize].insert(at, Inst::Scalar(start));
+                    // Before the turns that were just emitted.
+                    let here = &mut self.program.blocks[self.at.0 as usize];
+                    here.insert(here.len() - 1, Inst::Scalar(start));
                     to
                 } else {
                     low

@@ -85,6 +85,8 @@ impl Compiler<'_> {
         let Some((found, insts)) = self.find(insts, counted)? else {
             return Ok((false, false));
         };
+        let mut insts = insts;
+        let starts = self.starts(&found, &mut insts);
         let block = Block(self.program.blocks.len() as u32);
         for _ in &insts {
             self.count()?;
@@ -98,9 +100,11 @@ impl Compiler<'_> {
             unsigned: counted.unsigned,
             strides: found.lines,
             reaches: found.reaches,
+            starts,
             still: found.still,
             wide,
             body: block,
+            otherwise: None,
         })))?;
         Ok((true, !wide))
     }
@@ -166,6 +170,79 @@ impl Compiler<'_> {
         Ok(Some((finder, out)))
     }
 
+    /// Lets the fold into `from`, if the loop that was just emitted is one, make the sum of each segment, `to`, too. Whether it
+    /// does: the loop and `reduce` are then what is run if its turns are not taken together.
+    pub(super) fn sum_of_fold(&mut self, from: Reg, to: Reg, reduce: Inst) -> Result<bool> {
+        let here = self.at.0 as usize;
+        let [.., Inst::Turns(turns), Inst::For { body, .. }] = &self.program.blocks[here][..] else {
+            return Ok(false);
+        };
+        let (own, wide, body) = (turns.body.0 as usize, turns.wide, *body);
+        let plain = |inst: &Inst| matches!(inst, Inst::Scalar(_) | Inst::LoadScalar { .. } | Inst::Map { .. });
+        if !self.program.blocks[body.0 as usize].iter().all(plain) {
+            return Ok(false);
+        }
+        let folds = self.program.blocks[own].iter_mut().filter_map(|inst| match inst {
+            Inst::Fold(fold) => Some(fold),
+            _ => None,
+        });
+        let mut folds: Vec<_> = folds.collect();
+        let [fold] = &mut folds[..] else { return Ok(false) };
+        // Nobody else may read the register.
+        let held = self.frame.holders(from) > 1;
+        if wide || held || fold.to != from || fold.op.result() != ScalarType::F32 || fold.start.is_none() {
+            return Ok(false);
+        }
+        fold.sum = Some(to);
+        // Blocks come after those that name them.
+        let insts = std::mem::take(&mut self.program.blocks[body.0 as usize]);
+        let Some(mut loops) = self.program.blocks[here].pop() else { return Ok(false) };
+        let otherwise = Block(self.program.blocks.len() as u32);
+        if let Inst::For { body, .. } = &mut loops {
+            *body = Block(otherwise.0 + 1);
+        }
+        self.count()?;
+        self.program.blocks.extend([vec![loops, reduce], insts]);
+        if let Some(Inst::Turns(turns)) = self.program.blocks[here].last_mut() {
+            turns.otherwise = Some(otherwise);
+        }
+        Ok(true)
+    }
+
+    /// What folds start from, where the block filled a register with a slot's value right before the loop: that is left to them.
+    fn starts(&mut self, found: &Finder, folds: &mut [Inst]) -> Vec<(ScalarType, Reg, Slot)> {
+        let here = &mut self.program.blocks[self.at.0 as usize];
+        let mut starts = Vec::new();
+        for fold in folds {
+            let Inst::Fold(fold) = fold else { continue };
+            let ty = fold.op.result();
+            let fill = |inst: &Inst| match inst {
+                Inst::Map { op: Op::Move(moved), to: Target::Reg(to), from: [Source::Slot(slot), ..] } => {
+                    (*moved == ty && *to == fold.to).then_some(*slot)
+                }
+                _ => None,
+            };
+            let plain = |inst: &&Inst| matches!(inst, Inst::Scalar(_) | Inst::Map { .. });
+            let run = here.len() - here.iter().rev().take_while(plain).count();
+            let Some((at, slot)) =
+                here.iter().enumerate().skip(run).rev().find_map(|(at, inst)| Some((at, fill(inst)?)))
+            else {
+                continue;
+            };
+            let later = |inst: &Inst| match inst {
+                Inst::Scalar(inst) => inst.to == slot,
+                inst => reads(inst, fold.to) > 0 || writes(inst, fold.to),
+            };
+            if here[at + 1..].iter().any(later) || found.written.contains(&slot) || slot == found.counter {
+                continue;
+            }
+            here.remove(at);
+            fold.start = Some(slot);
+            starts.push((ty, fold.to, slot));
+        }
+        starts
+    }
+
     fn take_together(&mut self, finder: &mut Finder, inst: Inst, used: &mut BTreeSet<Reg>) -> Result<Option<Inst>> {
         Ok(match inst {
             Inst::Scalar(inst) => {
@@ -190,7 +267,16 @@ impl Compiler<'_> {
                 if op.operand(at) != op.result() || !finder.folded.insert(to) {
                     return Ok(None);
                 }
-                let mut fold = Fold { op, to, from, at: at as u32, strides: [finder.zero; 3], still: [false; 3] };
+                let mut fold = Fold {
+                    op,
+                    to,
+                    from,
+                    at: at as u32,
+                    strides: [finder.zero; 3],
+                    still: [false; 3],
+                    start: None,
+                    sum: None,
+                };
                 for other in (0..op.operands()).filter(|&other| other != at) {
                     match from[other] {
                         Source::Reg(reg) if finder.carried.contains(&reg) => return Ok(None),
