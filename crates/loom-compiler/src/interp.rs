@@ -22,8 +22,8 @@ use std::rc::Rc;
 use crate::eval;
 use crate::ir::{BlockId, Body, Kernel, Op, ParameterKind, Span, ValueId};
 use crate::launch::Geometry;
-use crate::ops::{Convert, End, Family, IdKind, IntPredicate, OpKind, Space};
-use crate::types::{Dim, ScalarType, Type, ViewType};
+use crate::ops::{Convert, Element, End, Family, IdKind, IntPredicate, OpKind, Space};
+use crate::types::{Dim, ScalarType, Type};
 
 /// What a launch argument is bound to.
 #[derive(Debug)]
@@ -135,8 +135,16 @@ pub fn run(kernel: &Kernel, geometry: Geometry, arguments: &mut [Argument<'_>], 
     if needed > limits.bytes {
         return Err(Fault::Memory { needed, limit: limits.bytes });
     }
-    let mut machine =
-        Machine { kernel, geometry, arguments, limits, steps: 0, workgroup: [0; 3], shared: HashMap::new() };
+    let mut machine = Machine {
+        kernel,
+        geometry,
+        arguments,
+        limits,
+        steps: 0,
+        workgroup: [0; 3],
+        shared: HashMap::new(),
+        spare: Vec::new(),
+    };
     let [nx, ny, nz] = geometry.workgroups;
     for z in 0..nz {
         for y in 0..ny {
@@ -217,6 +225,8 @@ struct Item {
     flat: u32,
     slots: Vec<Slot>,
     frames: Vec<Frame>,
+    /// What is being passed; empty in between.
+    passing: Vec<Slot>,
     private: HashMap<ValueId, Vec<u8>>,
     state: State,
     /// Runs the block of a `kernel.exit`.
@@ -231,6 +241,8 @@ struct Machine<'k, 'a, 'b> {
     steps: u64,
     workgroup: [u32; 3],
     shared: HashMap<ValueId, Vec<u8>>,
+    /// Memory for the values of items that have ended.
+    spare: Vec<Vec<Slot>>,
 }
 
 impl<'k> Machine<'k, '_, '_> {
@@ -263,22 +275,41 @@ impl<'k> Machine<'k, '_, '_> {
     }
 
     fn item(&self, local: [u32; 3], flat: u32) -> Item {
+        let frames = vec![Frame { block: Body::ENTRY, at: 0, turn: 0 }];
+        Item {
+            local,
+            flat,
+            slots: Vec::new(),
+            frames,
+            passing: Vec::new(),
+            private: HashMap::new(),
+            state: State::Ready,
+            leaving: false,
+        }
+    }
+
+    /// The values of an item that has not run yet.
+    fn slots(&mut self) -> Vec<Slot> {
         let body = self.body();
-        let mut slots = vec![Slot::Unset; body.values.len()];
+        let mut slots = self.spare.pop().unwrap_or_default();
+        slots.clear();
+        slots.resize(body.values.len(), Slot::Unset);
         for (at, value) in body.block(Body::ENTRY).arguments.iter().enumerate() {
             slots[value.index()] = match (&self.arguments[at], body.ty(*value).scalar()) {
                 (Argument::Scalar(slot), Some(ty)) => Slot::Scalar(slot & (u64::MAX >> (64 - ty.bits()))),
                 _ => Slot::Buffer(Root::Argument(at)),
             };
         }
-        let frames = vec![Frame { block: Body::ENTRY, at: 0, turn: 0 }];
-        Item { local, flat, slots, frames, private: HashMap::new(), state: State::Ready, leaving: false }
+        slots
     }
 
     // One item.
 
     fn run_item(&mut self, item: &mut Item) -> Result<(), Fault> {
         let body = self.body();
+        if item.slots.is_empty() {
+            item.slots = self.slots();
+        }
         while let Some(frame) = item.frames.last().copied() {
             let Some(op) = body.block(frame.block).ops.get(frame.at) else {
                 break;
@@ -348,6 +379,17 @@ impl<'k> Machine<'k, '_, '_> {
                     }
                     item.step_over();
                 }
+                Family::Constant(bits) if is_alone(body, op) => item.becomes(op, bits),
+                Family::Element(element) if is_alone(body, op) => {
+                    let bits = [0, 1, 2].map(|at| op.operands.get(at).map_or(0, |value| item.scalar(*value)));
+                    item.becomes(op, lane(body, op, element, bits));
+                }
+                Family::Id(id) => item.becomes(op, self.id(item, id)),
+                Family::Read if matches!(op.kind, OpKind::Load) && is_alone(body, op) => {
+                    let access = Access::new(body, item, op.operands[0], &op.operands[1..], &[]);
+                    let bits = self.load(item, op, &access, 0)?;
+                    item.becomes(op, bits);
+                }
                 Family::Constant(_)
                 | Family::Element(_)
                 | Family::Vector
@@ -357,8 +399,7 @@ impl<'k> Machine<'k, '_, '_> {
                 | Family::Write
                 | Family::Atomic
                 | Family::ReadLane
-                | Family::WriteLane
-                | Family::Id(_) => {
+                | Family::WriteLane => {
                     let slot = self.value(item, op)?;
                     if let Some(result) = op.result() {
                         item.slots[result.index()] = slot;
@@ -368,7 +409,7 @@ impl<'k> Machine<'k, '_, '_> {
             }
         }
         item.state = if item.leaving { State::Gone } else { State::Done };
-        item.slots = Vec::new();
+        self.spare.push(std::mem::take(&mut item.slots));
         Ok(())
     }
 
@@ -420,48 +461,31 @@ impl<'k> Machine<'k, '_, '_> {
         let element = |at: usize| body.ty(op.operands[at]).element().unwrap_or(ScalarType::I64);
         let result_ty = op.result().map_or(&Type::Buffer, |result| body.ty(result));
         let count = result_ty.lanes().unwrap_or(1) as usize;
-        let lanes: Rc<[u64]> = match &op.kind {
-            OpKind::Constant(bits) => vec![*bits; count].into(),
-            OpKind::Unary(kind) => operand(0).iter().map(|x| eval::unary(*kind, element(0), *x)).collect(),
-            OpKind::Binary(kind) => {
-                let (a, b) = (operand(0), operand(1));
-                a.iter().zip(b.iter()).map(|(a, b)| eval::binary(*kind, element(0), *a, *b)).collect()
-            }
-            OpKind::Ternary(kind) => {
-                let (a, b, c) = (operand(0), operand(1), operand(2));
-                (0..count).map(|at| eval::ternary(*kind, element(0), a[at], b[at], c[at])).collect()
-            }
-            OpKind::CompareI(predicate) => {
-                let (a, b) = (operand(0), operand(1));
-                let holds = |(a, b): (&u64, &u64)| u64::from(eval::compare_int(*predicate, element(0), *a, *b));
-                a.iter().zip(b.iter()).map(holds).collect()
-            }
-            OpKind::CompareF(predicate) => {
-                let (a, b) = (operand(0), operand(1));
-                let holds = |(a, b): (&u64, &u64)| u64::from(eval::compare_float(*predicate, element(0), *a, *b));
-                a.iter().zip(b.iter()).map(holds).collect()
-            }
-            OpKind::Classify(class) => {
-                operand(0).iter().map(|x| u64::from(eval::classify(*class, element(0), *x))).collect()
-            }
+        let lanes: Vec<u64> = match &op.kind {
+            OpKind::Constant(bits) => return Ok(collect(result_ty, (0..count).map(|_| *bits))),
             OpKind::Convert(Convert::Bitcast) => {
                 let to = result_ty.element().unwrap_or(ScalarType::I64);
-                regroup(&operand(0), element(0).bits(), to.bits(), count).into()
+                regroup(operand(0), element(0).bits(), to.bits(), count)
             }
-            OpKind::Convert(kind) => {
-                let to = result_ty.element().unwrap_or(ScalarType::I64);
-                operand(0).iter().map(|x| eval::convert(*kind, element(0), to, *x)).collect()
+            OpKind::Select if !matches!(body.ty(op.operands[0]), Type::Vector(_)) => {
+                return Ok(item.slot(op.operands[if item.scalar(op.operands[0]) == 1 { 1 } else { 2 }]));
             }
-            OpKind::Select => match body.ty(op.operands[0]) {
-                Type::Vector(_) => {
-                    let (mask, a, b) = (operand(0), operand(1), operand(2));
-                    (0..count).map(|at| if mask[at] == 1 { a[at] } else { b[at] }).collect()
-                }
-                _ => {
-                    return Ok(item.slot(op.operands[if item.scalar(op.operands[0]) == 1 { 1 } else { 2 }]));
-                }
-            },
-            OpKind::Splat => vec![operand(0)[0]; count].into(),
+            OpKind::Unary(_)
+            | OpKind::Binary(_)
+            | OpKind::Ternary(_)
+            | OpKind::CompareI(_)
+            | OpKind::CompareF(_)
+            | OpKind::Classify(_)
+            | OpKind::Convert(_)
+            | OpKind::Select => {
+                let Family::Element(element) = op.kind.family() else {
+                    return Ok(Slot::Unset);
+                };
+                let operands = [0, 1, 2].map(|at| op.operands.get(at).map_or(&[][..], |value| item.lanes(*value)));
+                let bits = |at: usize| operands.map(|lanes| lanes.get(at).copied().unwrap_or(0));
+                return Ok(collect(result_ty, (0..count).map(|at| lane(body, op, element, bits(at)))));
+            }
+            OpKind::Splat => vec![operand(0)[0]; count],
             OpKind::FromElements => op.operands.iter().map(|value| item.scalar(*value)).collect(),
             OpKind::Iota => {
                 let (base, step) = (item.scalar(op.operands[0]), item.scalar(op.operands[1]));
@@ -475,35 +499,39 @@ impl<'k> Machine<'k, '_, '_> {
             }
             OpKind::Extract => {
                 let at = part_start(body, item, op, op.operands[0], &op.operands[1..], count)?;
-                operand(0)[at..at + count].into()
+                return Ok(collect(result_ty, operand(0)[at..at + count].iter().copied()));
             }
             OpKind::Insert => {
                 let part = operand(0);
                 let at = part_start(body, item, op, op.operands[1], &op.operands[2..], part.len())?;
                 let mut whole = operand(1).to_vec();
-                whole[at..at + part.len()].copy_from_slice(&part);
-                whole.into()
+                whole[at..at + part.len()].copy_from_slice(part);
+                whole
             }
             OpKind::Reduce(combine) => {
                 let sum = operand(0)
                     .iter()
                     .fold(operand(1)[0], |sum, lane| eval::binary(combine.binary(), element(0), sum, *lane));
-                vec![sum].into()
+                vec![sum]
             }
             OpKind::Dot => {
                 let (a, b) = (operand(0), operand(1));
-                let sum = a.iter().zip(b.iter()).fold(operand(2)[0], |sum, (a, b)| {
+                let sum = a.iter().zip(b).fold(operand(2)[0], |sum, (a, b)| {
                     eval::ternary(crate::ops::Ternary::FmaF, element(0), *a, *b, sum)
                 });
-                vec![sum].into()
+                vec![sum]
             }
-            OpKind::Dot2F => packed::dot2f(element(0), &operand(0), &operand(1), &operand(2)).into(),
+            OpKind::Dot2F => packed::dot2f(element(0), operand(0), operand(1), operand(2)),
             OpKind::Dot4I { a_signed, b_signed } => {
-                packed::dot4i(*a_signed, *b_signed, &operand(0), &operand(1), &operand(2)).into()
+                packed::dot4i(*a_signed, *b_signed, operand(0), operand(1), operand(2))
             }
             OpKind::Lanes(map) => {
-                let all: Vec<u64> = op.operands.iter().flat_map(|value| item.lanes(*value).to_vec()).collect();
-                map.iter().map(|lane| all[*lane as usize]).collect()
+                if let [whole] = op.operands[..] {
+                    let whole = item.lanes(whole);
+                    return Ok(collect(result_ty, map.iter().map(|lane| whole[*lane as usize])));
+                }
+                let all: Vec<u64> = op.operands.iter().flat_map(|value| item.lanes(*value)).copied().collect();
+                return Ok(collect(result_ty, map.iter().map(|lane| all[*lane as usize])));
             }
             OpKind::Bytes(bytes) => {
                 let Some(name) = op.result() else {
@@ -538,48 +566,59 @@ impl<'k> Machine<'k, '_, '_> {
             }
             OpKind::Refine => return Ok(item.slot(op.operands[0])),
             OpKind::Load => {
-                let access = Access::new(body, item, op.operands[0], &op.operands[1..], result_ty);
-                self.load(item, op, &access, &vec![1; count], &vec![0; count])?.into()
+                let access = Access::new(body, item, op.operands[0], &op.operands[1..], extents(result_ty));
+                (0..count).map(|lane| self.load(item, op, &access, lane)).collect::<Result<_, _>>()?
             }
             OpKind::LoadMask => {
                 let (indices, rest) = op.operands[1..].split_at(op.operands.len() - 3);
-                let (mask, pass) = (item.lanes(rest[0]), item.lanes(rest[1]));
-                let access = Access::new(body, item, op.operands[0], indices, result_ty);
-                self.load(item, op, &access, &mask, &pass)?.into()
+                let access = Access::new(body, item, op.operands[0], indices, extents(result_ty));
+                let mut lanes = item.lanes(rest[1]).to_vec();
+                for (lane, value) in lanes.iter_mut().enumerate() {
+                    if item.lanes(rest[0])[lane] == 1 {
+                        *value = self.load(item, op, &access, lane)?;
+                    }
+                }
+                lanes
             }
             OpKind::Store => {
                 let ty = body.ty(op.operands[0]);
-                let access = Access::new(body, item, op.operands[1], &op.operands[2..], ty);
-                let values = operand(0);
-                self.store(item, op, &access, &vec![1; values.len()], &values)?;
+                let access = Access::new(body, item, op.operands[1], &op.operands[2..], extents(ty));
+                for lane in 0..operand(0).len() {
+                    let value = item.lanes(op.operands[0])[lane];
+                    self.store(item, op, &access, lane, value)?;
+                }
                 return Ok(Slot::Unset);
             }
             OpKind::StoreMask => {
                 let (indices, rest) = op.operands[2..].split_at(op.operands.len() - 3);
-                let (mask, values) = (item.lanes(rest[0]), operand(0));
-                let access = Access::new(body, item, op.operands[1], indices, body.ty(op.operands[0]));
-                self.store(item, op, &access, &mask, &values)?;
+                let access = Access::new(body, item, op.operands[1], indices, extents(body.ty(op.operands[0])));
+                for lane in 0..operand(0).len() {
+                    if item.lanes(rest[0])[lane] == 1 {
+                        let value = item.lanes(op.operands[0])[lane];
+                        self.store(item, op, &access, lane, value)?;
+                    }
+                }
                 return Ok(Slot::Unset);
             }
             OpKind::BufferLength => match item.slot(op.operands[0]) {
-                Slot::Buffer(root) => vec![self.bytes(item, root).len() as u64].into(),
+                Slot::Buffer(root) => vec![self.bytes(item, root).len() as u64],
                 _ => return Ok(Slot::Unset),
             },
-            OpKind::Gather | OpKind::GatherMask => self.gather(item, op, result_ty)?.into(),
+            OpKind::Gather | OpKind::GatherMask => self.gather(item, op)?,
             OpKind::Scatter | OpKind::ScatterMask => {
                 self.scatter(item, op)?;
                 return Ok(Slot::Unset);
             }
-            OpKind::FragmentLabel(..) => operand(0),
+            OpKind::FragmentLabel(..) => return Ok(item.slot(op.operands[0])),
             OpKind::FragmentLoad(fragment) => self.fragment_load(item, op, *fragment)?,
             OpKind::FragmentStore(fragment) => {
                 self.fragment_store(item, op, *fragment)?;
                 return Ok(Slot::Unset);
             }
-            OpKind::Id(id) => vec![self.id(item, *id)].into(),
             OpKind::Atomic { .. } => return self.atomic(item, op),
             // Those that `run_item` answers itself.
-            OpKind::If
+            OpKind::Id(_)
+            | OpKind::If
             | OpKind::For
             | OpKind::While
             | OpKind::Switch(_)
@@ -604,7 +643,7 @@ impl<'k> Machine<'k, '_, '_> {
             // One item runs at a time, and sees what the others did.
             OpKind::Fence { .. } => return Ok(Slot::Unset),
         };
-        Ok(pack(result_ty, lanes))
+        Ok(collect(result_ty, lanes.into_iter()))
     }
 
     fn id(&self, item: &Item, id: IdKind) -> u64 {
@@ -661,34 +700,18 @@ impl<'k> Machine<'k, '_, '_> {
         }
     }
 
-    fn load(
-        &mut self,
-        item: &mut Item,
-        op: &Op,
-        access: &Access,
-        mask: &[u64],
-        pass: &[u64],
-    ) -> Result<Vec<u64>, Fault> {
-        let size = access.size;
-        let mut lanes = pass.to_vec();
-        for (lane, value) in lanes.iter_mut().enumerate().filter(|(lane, _)| mask[*lane] == 1) {
-            let start = access.byte(op, lane)?;
-            let bytes = self.bytes(item, access.root);
-            let bytes = part(bytes, start, size, access.dims.len(), op)?;
-            let mut word = [0; 8];
-            word[..size].copy_from_slice(bytes);
-            *value = u64::from_le_bytes(word);
-        }
-        Ok(lanes)
+    fn load(&mut self, item: &mut Item, op: &Op, access: &Access<'_>, lane: usize) -> Result<u64, Fault> {
+        let start = access.byte(item, op, lane)?;
+        let bytes = part(self.bytes(item, access.root), start, access.size, access.dims.len(), op)?;
+        let mut word = [0; 8];
+        word[..access.size].copy_from_slice(bytes);
+        Ok(u64::from_le_bytes(word))
     }
 
-    fn store(&mut self, item: &mut Item, op: &Op, access: &Access, mask: &[u64], values: &[u64]) -> Result<(), Fault> {
-        let size = access.size;
-        for (lane, value) in values.iter().enumerate().filter(|(lane, _)| mask[*lane] == 1) {
-            let start = access.byte(op, lane)?;
-            let bytes = self.bytes(item, access.root);
-            part(bytes, start, size, access.dims.len(), op)?.copy_from_slice(&value.to_le_bytes()[..size]);
-        }
+    fn store(&mut self, item: &mut Item, op: &Op, access: &Access<'_>, lane: usize, value: u64) -> Result<(), Fault> {
+        let start = access.byte(item, op, lane)?;
+        let bytes = part(self.bytes(item, access.root), start, access.size, access.dims.len(), op)?;
+        bytes.copy_from_slice(&value.to_le_bytes()[..access.size]);
         Ok(())
     }
 }
@@ -707,59 +730,61 @@ fn part<'b>(bytes: &'b mut [u8], start: i128, size: usize, rank: usize, op: &Op)
 }
 
 /// Where the lanes of one access lie.
-#[derive(Clone)]
-struct Access {
+#[derive(Clone, Copy)]
+struct Access<'o> {
     root: Root,
     /// Of the view, in bytes.
     offset: u64,
     size: usize,
     /// Index of lane 0.
-    origin: Vec<i64>,
-    dims: Vec<u64>,
-    strides: Vec<u64>,
+    origin: &'o [ValueId],
+    /// What is added to it on the last axis, and on the one before.
+    shift: [i64; 2],
+    dims: &'o [Dim],
+    strides: &'o [Dim],
     /// Extents of the vector, for the trailing axes; empty for a scalar.
-    shape: Vec<u64>,
+    shape: &'o [Dim],
 }
 
-impl Access {
-    fn new(body: &Body, item: &Item, view: ValueId, indices: &[ValueId], ty: &Type) -> Self {
-        let dense = ViewType { element: ScalarType::I8, dims: Vec::new(), strides: Vec::new() };
-        let view_ty = if let Type::View(view) = body.ty(view) { view } else { &dense };
+impl<'o> Access<'o> {
+    fn new(body: &'o Body, item: &Item, view: ValueId, origin: &'o [ValueId], shape: &'o [Dim]) -> Self {
+        let (size, dims, strides): (u64, &[Dim], &[Dim]) = match body.ty(view) {
+            Type::View(view) => (view.element.bytes(), &view.dims, &view.strides),
+            _ => (1, &[], &[]),
+        };
         let (root, offset) =
             if let Slot::View(root, offset) = item.slot(view) { (root, offset) } else { (Root::Argument(0), 0) };
-        let shape = match ty {
-            Type::Vector(vector) => vector.dims.iter().map(|dim| item.dim(*dim)).collect(),
-            _ => Vec::new(),
-        };
-        Self {
-            root,
-            offset,
-            size: view_ty.element.bytes() as usize,
-            origin: indices.iter().map(|index| item.scalar(*index) as i64).collect(),
-            dims: view_ty.dims.iter().map(|dim| item.dim(*dim)).collect(),
-            strides: view_ty.strides.iter().map(|stride| item.dim(*stride)).collect(),
-            shape,
-        }
+        Self { root, offset, size: size as usize, origin, shift: [0; 2], dims, strides, shape }
     }
 
     /// The first byte of a lane, its index being inside the view.
-    fn byte(&self, op: &Op, lane: usize) -> Result<i128, Fault> {
+    fn byte(&self, item: &Item, op: &Op, lane: usize) -> Result<i128, Fault> {
         let rank = self.dims.len();
         let mut at = i128::from(self.offset);
         let mut rest = lane as u64;
         for axis in (0..rank).rev() {
-            let mut index = i128::from(self.origin[axis]);
+            let mut index = i128::from(item.scalar(self.origin[axis]) as i64);
+            index += i128::from(self.shift.get(rank - 1 - axis).copied().unwrap_or(0));
             if axis + self.shape.len() >= rank {
-                let extent = self.shape[axis + self.shape.len() - rank];
+                let extent = item.dim(self.shape[axis + self.shape.len() - rank]);
                 index += i128::from(rest % extent);
                 rest /= extent;
             }
-            if index < 0 || index >= i128::from(self.dims[axis]) {
-                return Err(Fault::OutOfBounds { axis, index, limit: self.dims[axis], at: op.span });
+            let limit = item.dim(self.dims[axis]);
+            if index < 0 || index >= i128::from(limit) {
+                return Err(Fault::OutOfBounds { axis, index, limit, at: op.span });
             }
-            at += index * i128::from(self.strides[axis]) * self.size as i128;
+            at += index * i128::from(item.dim(self.strides[axis])) * self.size as i128;
         }
         Ok(at)
+    }
+}
+
+/// The extents of a vector; none of anything else.
+fn extents(ty: &Type) -> &[Dim] {
+    match ty {
+        Type::Vector(vector) => &vector.dims,
+        _ => &[],
     }
 }
 
@@ -776,10 +801,11 @@ impl Item {
         }
     }
 
-    fn lanes(&self, value: ValueId) -> Rc<[u64]> {
+    fn lanes(&self, value: ValueId) -> &[u64] {
         match &self.slots[value.index()] {
-            Slot::Lanes(lanes) => Rc::clone(lanes),
-            _ => Rc::from([self.scalar(value)]),
+            Slot::Lanes(lanes) => lanes,
+            Slot::Scalar(bits) => std::slice::from_ref(bits),
+            Slot::Unset | Slot::Buffer(_) | Slot::View(..) => &[0],
         }
     }
 
@@ -792,10 +818,24 @@ impl Item {
 
     /// Copies values as if all at once: a loop may swap what it carries.
     fn pass(&mut self, from: &[ValueId], to: &[ValueId]) {
-        let slots: Vec<Slot> = from.iter().map(|value| self.slot(*value)).collect();
-        for (to, slot) in to.iter().zip(slots) {
+        if let ([from], [to]) = (from, to) {
+            self.slots[to.index()] = self.slot(*from);
+            return;
+        }
+        let mut slots = std::mem::take(&mut self.passing);
+        slots.extend(from.iter().map(|value| self.slot(*value)));
+        for (to, slot) in to.iter().zip(slots.drain(..)) {
             self.slots[to.index()] = slot;
         }
+        self.passing = slots;
+    }
+
+    /// The one result of `op` is this scalar; goes on.
+    fn becomes(&mut self, op: &Op, bits: u64) {
+        if let Some(result) = op.result() {
+            self.slots[result.index()] = Slot::Scalar(bits);
+        }
+        self.step_over();
     }
 
     fn step_over(&mut self) {
@@ -812,10 +852,41 @@ fn below(body: &Body, op: &Op, at: u64, limit: u64) -> bool {
     eval::compare_int(predicate, ty, at, limit)
 }
 
-fn pack(ty: &Type, lanes: Rc<[u64]>) -> Slot {
+/// Whether the result is a scalar.
+fn is_alone(body: &Body, op: &Op) -> bool {
+    op.result().is_some_and(|result| matches!(body.ty(result), Type::Scalar(_)))
+        && !op.operands.iter().any(|value| matches!(body.ty(*value), Type::Vector(_)))
+}
+
+/// One lane of an element-wise op.
+fn lane(body: &Body, op: &Op, element: Element, [a, b, c]: [u64; 3]) -> u64 {
+    let ty = body.ty(op.operands[0]).element().unwrap_or(ScalarType::I64);
+    match element {
+        Element::Unary(kind) => eval::unary(kind, ty, a),
+        Element::Binary(kind) => eval::binary(kind, ty, a, b),
+        Element::Ternary(kind) => eval::ternary(kind, ty, a, b, c),
+        Element::CompareI(predicate) => eval::compare_int(predicate, ty, a, b).into(),
+        Element::CompareF(predicate) => eval::compare_float(predicate, ty, a, b).into(),
+        Element::Classify(class) => eval::classify(class, ty, a).into(),
+        Element::Convert(kind) => {
+            let to = op.result().and_then(|result| body.ty(result).element()).unwrap_or(ScalarType::I64);
+            eval::convert(kind, ty, to, a)
+        }
+        Element::Select => {
+            if a == 1 {
+                b
+            } else {
+                c
+            }
+        }
+    }
+}
+
+/// The value of type `ty` that has these lanes.
+fn collect(ty: &Type, mut lanes: impl Iterator<Item = u64>) -> Slot {
     match ty {
-        Type::Vector(_) => Slot::Lanes(lanes),
-        _ => Slot::Scalar(lanes.first().copied().unwrap_or(0)),
+        Type::Vector(_) => Slot::Lanes(lanes.collect()),
+        _ => Slot::Scalar(lanes.next().unwrap_or(0)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Atomic accesses: one lane after the other, each a read and a write that nothing comes between.
 
-use super::{Fault, Item, Machine, Slot, pack, part};
+use super::{Fault, Item, Machine, Slot, collect, part};
 use crate::eval;
 use crate::ir::Op;
 use crate::ops::{Atomic, Binary, OpKind};
@@ -17,20 +17,18 @@ impl Machine<'_, '_, '_> {
             return Ok(Slot::Unset);
         };
         let (indices, rest) = rest[1..].split_at(view.dims.len());
-        let values: Vec<_> = values.iter().map(|value| item.lanes(*value)).collect();
         let origin: Vec<i128> = indices.iter().map(|index| i128::from(item.scalar(*index) as i64)).collect();
         let offsets = gathered.then(|| {
             let ty = body.ty(rest[0]).element().unwrap_or(ScalarType::Index);
             item.lanes(rest[0]).iter().map(|lane| i128::from(eval::signed(ty, *lane))).collect::<Vec<_>>()
         });
-        let mask = masked.then(|| item.lanes(rest[1]));
         let mut old = match op.result() {
             Some(_) if masked => item.lanes(rest[2]).to_vec(),
             _ => vec![0; offsets.as_ref().map_or(1, Vec::len)],
         };
         let size = view.element.bytes() as usize;
         for (lane, old) in old.iter_mut().enumerate() {
-            if mask.as_ref().is_some_and(|mask| mask[lane] != 1) {
+            if masked && item.lanes(rest[1])[lane] != 1 {
                 continue;
             }
             let mut start = i128::from(offset);
@@ -45,6 +43,7 @@ impl Machine<'_, '_, '_> {
                 }
                 start += index * i128::from(item.dim(view.strides[axis])) * size as i128;
             }
+            let given = [0, 1].map(|at| values.get(at).map_or(0, |value| item.lanes(*value)[lane]));
             let bytes = part(self.bytes(item, root), start, size, view.dims.len(), op)?;
             if start % size as i128 != 0 {
                 return Err(Fault::Misaligned { index: start, bytes: size, at: op.span });
@@ -52,7 +51,7 @@ impl Machine<'_, '_, '_> {
             let mut word = [0; 8];
             word[..size].copy_from_slice(bytes);
             *old = u64::from_le_bytes(word);
-            let value = |at: usize| values[at][lane];
+            let value = |at: usize| given[at];
             let new = match atomic {
                 Atomic::Load => *old,
                 Atomic::Store | Atomic::Exchange => value(0),
@@ -68,6 +67,6 @@ impl Machine<'_, '_, '_> {
             };
             bytes.copy_from_slice(&new.to_le_bytes()[..size]);
         }
-        Ok(op.result().map_or(Slot::Unset, |result| pack(body.ty(result), old.into())))
+        Ok(op.result().map_or(Slot::Unset, |result| collect(body.ty(result), old.into_iter())))
     }
 }

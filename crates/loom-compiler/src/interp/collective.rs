@@ -7,9 +7,7 @@
 //! - Exchanges of a subgroup are between those who are together. At a barrier, and at whatever the whole workgroup does,
 //!   everybody must be, but for items that `kernel.exit` has ended.
 
-use std::rc::Rc;
-
-use super::{Fault, Item, Machine, Slot, State, pack};
+use super::{Fault, Item, Machine, Slot, State, collect};
 use crate::eval;
 use crate::ir::Op;
 use crate::ops::{BarrierScope, Combine, Family, OpKind, REDUCTION_CHAINS, Scan, ShuffleMode};
@@ -156,34 +154,40 @@ impl<'k> Machine<'k, '_, '_> {
         combine: Combine,
         members: impl Iterator<Item = (usize, usize)>,
     ) -> Slot {
-        let mut chains: Vec<Option<Rc<[u64]>>> = vec![None; REDUCTION_CHAINS];
+        let mut chains: Vec<Option<Vec<u64>>> = vec![None; REDUCTION_CHAINS];
         for (position, at) in members {
             let chain = &mut chains[position % REDUCTION_CHAINS];
-            *chain = self.either(op, combine, chain.take(), Some(items[at].lanes(op.operands[0])));
+            self.join(op, combine, chain, items[at].lanes(op.operands[0]));
         }
         while chains.len() > 1 {
             let upper = chains.split_off(chains.len() / 2);
-            chains = chains.into_iter().zip(upper).map(|(a, b)| self.either(op, combine, a, b)).collect();
+            for (a, b) in chains.iter_mut().zip(upper) {
+                if let Some(b) = b {
+                    self.join(op, combine, a, &b);
+                }
+            }
         }
         self.or_identity(op, combine, chains.pop().flatten())
     }
 
-    /// Two operands combined, lane by lane, or the one that there is.
-    fn either(&self, op: &Op, combine: Combine, a: Option<Rc<[u64]>>, b: Option<Rc<[u64]>>) -> Option<Rc<[u64]>> {
+    /// Combines what there is with `value`, lane by lane.
+    fn join(&self, op: &Op, combine: Combine, sum: &mut Option<Vec<u64>>, value: &[u64]) {
         let element = self.body().ty(op.operands[0]).element().unwrap_or(ScalarType::I64);
-        match (a, b) {
-            (Some(a), Some(b)) => {
-                Some(a.iter().zip(b.iter()).map(|(a, b)| eval::binary(combine.binary(), element, *a, *b)).collect())
+        match sum {
+            Some(sum) => {
+                for (a, b) in sum.iter_mut().zip(value) {
+                    *a = eval::binary(combine.binary(), element, *a, *b);
+                }
             }
-            (one, None) | (None, one) => one,
+            None => *sum = Some(value.to_vec()),
         }
     }
 
-    fn or_identity(&self, op: &Op, combine: Combine, value: Option<Rc<[u64]>>) -> Slot {
+    fn or_identity(&self, op: &Op, combine: Combine, value: Option<Vec<u64>>) -> Slot {
         let ty = self.body().ty(op.operands[0]);
         let element = ty.element().unwrap_or(ScalarType::I64);
-        let identity = || vec![eval::identity(combine, element); ty.lanes().unwrap_or(1) as usize].into();
-        pack(ty, value.unwrap_or_else(identity))
+        let identity = || vec![eval::identity(combine, element); ty.lanes().unwrap_or(1) as usize];
+        collect(ty, value.unwrap_or_else(identity).into_iter())
     }
 
     /// What comes before item `at` among `members`, combined from the far end.
@@ -201,8 +205,10 @@ impl<'k> Machine<'k, '_, '_> {
         if scan.reverse {
             before.reverse();
         }
-        let values = before.into_iter().map(|lane| items[lane].lanes(op.operands[0]));
-        let sum = values.fold(None, |sum, value| self.either(op, combine, sum, Some(value)));
+        let mut sum = None;
+        for lane in before {
+            self.join(op, combine, &mut sum, items[lane].lanes(op.operands[0]));
+        }
         self.or_identity(op, combine, sum)
     }
 }

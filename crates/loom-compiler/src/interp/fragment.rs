@@ -1,13 +1,11 @@
 //! Tile products, plainly: gather the tiles, three loops, spread the result.
 
-use std::rc::Rc;
-
 use super::{Access, Item, Machine, Slot};
 use crate::eval;
 use crate::fragment::{Format, Fragment, Product, unpacked};
 use crate::interp::Fault;
 use crate::ir::{Op, ValueId};
-use crate::types::{ScalarType, Type};
+use crate::types::ScalarType;
 
 /// A matrix of numbers as bits, row-major.
 struct Matrix {
@@ -24,7 +22,7 @@ impl Matrix {
             let payload = item.lanes(value);
             for slot in 0..fragment.slots() {
                 if let Some((row, column)) = fragment.element(lane as u32, slot) {
-                    *matrix.at(row, column) = unpacked(&payload, ty.bits(), width, slot);
+                    *matrix.at(row, column) = unpacked(payload, ty.bits(), width, slot);
                 }
             }
         }
@@ -98,48 +96,35 @@ impl<'k> Machine<'k, '_, '_> {
     }
 
     /// Where each slot of the item's part of a tile lies; `None` for slots without data.
-    fn slots_of(
-        &self,
+    fn slots_of<'o>(
         item: &Item,
-        view: ValueId,
-        indices: &[ValueId],
+        first: Access<'o>,
         fragment: Fragment,
-    ) -> impl Iterator<Item = Option<Access>> {
-        let body = self.body();
-        let element = Type::Scalar(body.ty(view).element().unwrap_or(ScalarType::I8));
-        let first = Access::new(body, item, view, indices, &element);
+    ) -> impl Iterator<Item = Option<Access<'o>>> + use<'o> {
         let lane = item.flat % fragment.lanes;
         (0..fragment.slots()).map(move |slot| {
             let (row, column) = fragment.element(lane, slot)?;
-            let mut access = first.clone();
-            let rank = access.origin.len();
-            for (axis, by) in [(rank.wrapping_sub(2), row), (rank.wrapping_sub(1), column)] {
-                if let Some(index) = access.origin.get_mut(axis) {
-                    *index = index.wrapping_add(i64::from(by));
-                }
-            }
-            Some(access)
+            Some(Access { shift: [i64::from(column), i64::from(row)], ..first })
         })
     }
 
-    pub(super) fn fragment_load(&mut self, item: &mut Item, op: &Op, fragment: Fragment) -> Result<Rc<[u64]>, Fault> {
+    pub(super) fn fragment_load(&mut self, item: &mut Item, op: &Op, fragment: Fragment) -> Result<Vec<u64>, Fault> {
+        let first = Access::new(self.body(), item, op.operands[0], &op.operands[1..], &[]);
         let mut lanes = Vec::new();
-        let places: Vec<_> = self.slots_of(item, op.operands[0], &op.operands[1..], fragment).collect();
-        for access in places {
+        for access in Self::slots_of(item, first, fragment) {
             lanes.push(match access {
-                Some(access) => self.load(item, op, &access, &[1], &[0])?[0],
+                Some(access) => self.load(item, op, &access, 0)?,
                 None => 0,
             });
         }
-        Ok(lanes.into())
+        Ok(lanes)
     }
 
     pub(super) fn fragment_store(&mut self, item: &mut Item, op: &Op, fragment: Fragment) -> Result<(), Fault> {
-        let values = item.lanes(op.operands[0]);
-        let places: Vec<_> = self.slots_of(item, op.operands[1], &op.operands[2..], fragment).collect();
-        for (access, value) in places.into_iter().zip(values.iter()) {
-            if let Some(access) = access {
-                self.store(item, op, &access, &[1], &[*value])?;
+        let first = Access::new(self.body(), item, op.operands[1], &op.operands[2..], &[]);
+        for (slot, access) in Self::slots_of(item, first, fragment).enumerate() {
+            if let (Some(access), Some(value)) = (access, item.lanes(op.operands[0]).get(slot).copied()) {
+                self.store(item, op, &access, 0, value)?;
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use super::{Access, Fault, Item, Machine, Op, OpKind, part};
 use crate::eval;
 use crate::ops::Ternary;
-use crate::types::{ScalarType, Type};
+use crate::types::ScalarType;
 
 /// Two lanes a result, each product added by a fused multiply-add in f32.
 pub(super) fn dot2f(ty: ScalarType, a: &[u64], b: &[u64], acc: &[u64]) -> Vec<u64> {
@@ -32,28 +32,20 @@ pub(super) fn dot4i(a_signed: bool, b_signed: bool, a: &[u64], b: &[u64], acc: &
 
 impl Machine<'_, '_, '_> {
     /// The first byte of the element `offset` beyond the access's own on the last axis.
-    fn beyond(access: &mut Access, origin: i64, offset: u64, op: &Op) -> Result<i128, Fault> {
-        if let Some(last) = access.origin.last_mut() {
-            // Far enough out to be outside, whatever saturates.
-            *last = origin.saturating_add(offset as i64);
-        }
-        access.byte(op, 0)
+    fn beyond(access: &Access<'_>, item: &Item, offset: u64, op: &Op) -> Result<i128, Fault> {
+        Access { shift: [offset as i64, 0], ..*access }.byte(item, op, 0)
     }
 
-    pub(super) fn gather(&mut self, item: &mut Item, op: &Op, result: &Type) -> Result<Vec<u64>, Fault> {
+    pub(super) fn gather(&mut self, item: &mut Item, op: &Op) -> Result<Vec<u64>, Fault> {
         let masked = op.kind == OpKind::GatherMask;
         let (indices, rest) = op.operands[1..].split_at(op.operands.len() - if masked { 4 } else { 2 });
-        let offsets = item.lanes(rest[0]);
-        let (mask, mut lanes) = if masked {
-            (item.lanes(rest[1]).to_vec(), item.lanes(rest[2]).to_vec())
-        } else {
-            (vec![1; offsets.len()], vec![0; offsets.len()])
-        };
-        let element = Type::Scalar(result.element().unwrap_or(ScalarType::I8));
-        let mut access = Access::new(self.body(), item, op.operands[0], indices, &element);
-        let origin = access.origin.last().copied().unwrap_or(0);
-        for lane in (0..lanes.len()).filter(|lane| mask[*lane] == 1) {
-            let start = Self::beyond(&mut access, origin, offsets[lane], op)?;
+        let mut lanes = if masked { item.lanes(rest[2]).to_vec() } else { vec![0; item.lanes(rest[0]).len()] };
+        let access = Access::new(self.body(), item, op.operands[0], indices, &[]);
+        for lane in 0..lanes.len() {
+            if masked && item.lanes(rest[1])[lane] != 1 {
+                continue;
+            }
+            let start = Self::beyond(&access, item, item.lanes(rest[0])[lane], op)?;
             let bytes = part(self.bytes(item, access.root), start, access.size, access.dims.len(), op)?;
             let mut word = [0; 8];
             word[..access.size].copy_from_slice(bytes);
@@ -65,16 +57,16 @@ impl Machine<'_, '_, '_> {
     pub(super) fn scatter(&mut self, item: &mut Item, op: &Op) -> Result<(), Fault> {
         let masked = op.kind == OpKind::ScatterMask;
         let (indices, rest) = op.operands[2..].split_at(op.operands.len() - if masked { 4 } else { 3 });
-        let (values, offsets) = (item.lanes(op.operands[0]), item.lanes(rest[0]));
-        let mask = if masked { item.lanes(rest[1]).to_vec() } else { vec![1; offsets.len()] };
-        let element = Type::Scalar(self.body().ty(op.operands[0]).element().unwrap_or(ScalarType::I8));
-        let mut access = Access::new(self.body(), item, op.operands[1], indices, &element);
-        let origin = access.origin.last().copied().unwrap_or(0);
-        for lane in (0..values.len()).filter(|lane| mask[*lane] == 1) {
-            let start = Self::beyond(&mut access, origin, offsets[lane], op)?;
+        let access = Access::new(self.body(), item, op.operands[1], indices, &[]);
+        for lane in 0..item.lanes(op.operands[0]).len() {
+            if masked && item.lanes(rest[1])[lane] != 1 {
+                continue;
+            }
+            let value = item.lanes(op.operands[0])[lane];
+            let start = Self::beyond(&access, item, item.lanes(rest[0])[lane], op)?;
             let size = access.size;
             let bytes = part(self.bytes(item, access.root), start, size, access.dims.len(), op)?;
-            bytes.copy_from_slice(&values[lane].to_le_bytes()[..size]);
+            bytes.copy_from_slice(&value.to_le_bytes()[..size]);
         }
         Ok(())
     }
