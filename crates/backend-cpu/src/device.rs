@@ -1,25 +1,16 @@
 //! One CPU as a device: some threads, some memory, a budget.
 
-use crate::error::{foreign, no_threads, too_large};
-use crate::flight::Flight;
+use crate::error::no_threads;
 use crate::isa::Isa;
-use crate::memory::{Bytes, CpuBuffer, Move};
-use crate::plan::{CpuExecutable, prepare};
+use crate::memory::Bytes;
+use crate::plan::{CpuPlan, Start, prepare};
 use crate::pool::Pool;
-use crate::slot::CpuSlot;
+use crate::queue;
+use crate::slot::{self, SlotMemory};
 use crate::weights::Weights;
-use lanes_core::device::{
-    Budget, Buffer, Capabilities, Completion, Device, DeviceError, Executable, MemoryReport, Placement, PrepareOptions,
-    Purpose, RowOp, Slot, StateRows, TurnRows, Turnstile,
-};
-use lanes_core::lanes::RowId;
+use lanes_core::device::flight::{Backend, Bindings, Engine, Host, Idle, Made, Stretch, Turn};
+use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions};
 use lanes_core::plan::Checked;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Tells the handles of one open device from those of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DeviceId(u64);
 
 /// How a CPU device is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,19 +29,20 @@ const THREADS_MAX: usize = 4096;
 
 /// The CPU. Its threads end when it is dropped; what is queued then ends as [`DeviceError::Cancelled`].
 pub struct CpuDevice {
-    id: DeviceId,
+    host: Host<CpuEngine>,
     options: CpuOptions,
-    capabilities: Capabilities,
-    budget: Budget,
-    flight: Arc<Flight>,
     weights: Weights,
+}
+
+/// What a CPU does.
+pub struct CpuEngine {
+    pool: Pool,
 }
 
 impl CpuDevice {
     /// Starts its threads. [`DeviceError::Invalid`] for no thread at all or more than 4096, [`DeviceError::Unsupported`]
     /// when the system starts no more.
     pub fn open(options: CpuOptions) -> Result<Self, DeviceError> {
-        static OPENED: AtomicU64 = AtomicU64::new(0);
         let all = || std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
         let threads = options.threads.unwrap_or_else(all);
         if threads == 0 {
@@ -73,25 +65,21 @@ impl CpuDevice {
             slots_max: SLOTS_MAX,
             unified: true,
             grid_barrier: false,
+            sums: lanes_core::device::Sums::CHAIN,
             atomics_64: true,
         };
-        let id = DeviceId(OPENED.fetch_add(1, Ordering::Relaxed));
-        let flight = Arc::new(Flight::new(pool));
-        Ok(Self { id, options, capabilities, budget: Budget::new(options.budget), flight, weights: Weights::default() })
+        let host = Host::new(CpuEngine { pool }, capabilities, Budget::new(options.budget));
+        Ok(Self { host, options, weights: Weights::default() })
     }
 
     /// Threads that a turn may use, the caller's among them.
     pub fn threads(&self) -> usize {
-        self.flight.pool.threads()
+        self.host.engine().pool.threads()
     }
 
     /// Parts of turns and of launches that a thread other than the caller's has begun, so far.
     pub fn hand_offs(&self) -> u64 {
-        self.flight.pool.handed()
-    }
-
-    pub(crate) fn id(&self) -> DeviceId {
-        self.id
+        self.host.engine().pool.handed()
     }
 
     pub(crate) fn weights(&self) -> &Weights {
@@ -99,115 +87,46 @@ impl CpuDevice {
     }
 
     pub(crate) fn budget(&self) -> &Budget {
-        &self.budget
-    }
-
-    fn own(&self, buffer: &Buffer) -> Result<Arc<CpuBuffer>, DeviceError> {
-        buffer.object::<CpuBuffer>().filter(|buffer| buffer.device == self.id).ok_or_else(|| foreign("buffer"))
+        self.host.budget()
     }
 }
 
-impl Device for CpuDevice {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+impl Backend for CpuDevice {
+    type Engine = CpuEngine;
+
+    fn host(&self) -> &Host<CpuEngine> {
+        &self.host
     }
 
-    fn allocate(&self, what: &str, purpose: Purpose, placement: Placement, bytes: u64) -> Result<Buffer, DeviceError> {
-        let len = usize::try_from(bytes).ok().filter(|&len| len <= isize::MAX as usize);
-        let len = len.ok_or_else(|| too_large(what.to_string(), bytes))?;
-        let charge = self.budget.charge(purpose, what, bytes)?;
-        let (memory, turnstile) = (Bytes::zeroed(what, len)?, Turnstile::default());
-        Ok(Buffer::new(Arc::new(CpuBuffer { memory, turnstile, device: self.id, placement, _charge: charge })))
+    fn zeroed(&self, what: &str, _: Placement, len: usize) -> Result<Bytes, DeviceError> {
+        Bytes::zeroed(what, len)
     }
 
-    fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        let buffer = self.own(buffer)?;
-        let start = buffer.range(offset, bytes.len())?;
-        self.flight.pass(&buffer).bytes(start, bytes.len()).copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn read(&self, buffer: &Buffer, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        let buffer = self.own(buffer)?;
-        let start = buffer.range(offset, into.len())?;
-        into.copy_from_slice(self.flight.pass(&buffer).bytes(start, into.len()));
-        Ok(())
-    }
-
-    fn copy(
+    fn ready(
         &self,
-        from: (&Buffer, u64),
-        to: (&Buffer, u64),
-        bytes: u64,
-        after: &[Completion],
-    ) -> Result<Completion, DeviceError> {
-        let len = usize::try_from(bytes).map_err(|_| too_large("a copy".into(), bytes))?;
-        let motion = Move::copy((self.own(from.0)?, from.1), (self.own(to.0)?, to.1), len)?;
-        self.flight.motion(motion, after)
+        plan: &Checked<'_>,
+        options: &PrepareOptions<'_>,
+        bound: &Bindings<CpuEngine>,
+    ) -> Result<Made<CpuEngine>, DeviceError> {
+        made(self, plan, options, bound)
     }
 
-    fn map(
-        &self,
-        buffer: &Buffer,
-        offset: u64,
-        bytes: usize,
-        visit: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<(), DeviceError> {
-        let own = self.own(buffer)?;
-        if buffer.placement() == Placement::Device {
-            let what = "the host sees no memory placed as Device; Upload, Readback and Shared are mapped".to_string();
-            return Err(DeviceError::Invalid { what });
-        }
-        let start = own.range(offset, bytes)?;
-        visit(self.flight.pass(&own).bytes(start, bytes));
-        Ok(())
+    fn anew(&self) -> Result<Self, DeviceError> {
+        Self::open(self.options)
     }
+}
 
-    fn rows(&self, state: &StateRows, op: RowOp) -> Result<Completion, DeviceError> {
-        state.check(op)?;
-        let (buffer, len) = (self.own(state.buffer())?, state.row_bytes());
-        let at = |row: RowId| (Arc::clone(&buffer), u64::from(row.0) * len as u64);
-        let motion = match op {
-            // A row over itself stays, in its turn.
-            RowOp::Copy { from, to } => Move::copy(at(from), at(to), if from == to { 0 } else { len })?,
-            RowOp::Fill { row, byte } => Move::fill(at(row), byte, len)?,
-            RowOp::Reset { row } => Move::copy(at(state.initial_row()), at(row), len)?,
-        };
-        self.flight.motion(motion, &[])
-    }
+impl Engine for CpuEngine {
+    const NAME: &'static str = "cpu";
+    const WATCHED: bool = false;
+    type Memory = Bytes;
+    type Plan = CpuPlan;
+    type Staging = SlotMemory;
+    /// A turn ends where it is begun.
+    type Mark = std::convert::Infallible;
 
-    fn prepare(&self, plan: &Checked<'_>, options: &PrepareOptions<'_>) -> Result<Executable, DeviceError> {
-        Ok(Executable::new(Arc::new(prepare(self, plan, options)?)))
-    }
-
-    fn lease(&self, executable: &Executable) -> Result<Slot, DeviceError> {
-        let executable = executable.object::<CpuExecutable>().filter(|executable| executable.device == self.id);
-        Ok(Slot::new(Box::new(CpuSlot::lease(executable.ok_or_else(|| foreign("executable"))?)?)))
-    }
-
-    fn submit(
-        &self,
-        executable: &Executable,
-        slot: &mut Slot,
-        turn: TurnRows<'_>,
-        after: &[Completion],
-    ) -> Result<Completion, DeviceError> {
-        let asked = executable.object::<CpuExecutable>().filter(|executable| executable.device == self.id);
-        let asked = asked.ok_or_else(|| foreign("executable"))?;
-        let slot = slot.object_mut::<CpuSlot>().ok_or_else(|| foreign("slot"))?;
-        if !Arc::ptr_eq(&slot.executable, &asked) {
-            return Err(DeviceError::Invalid { what: "this slot is of another executable".into() });
-        }
-        if turn.capacity() != asked.capacity || !(turn.rows_checked() || asked.states.is_empty()) {
-            let what = format!("a turn checked for {:?}, on a plan of {:?}", turn.capacity(), asked.capacity);
-            return Err(DeviceError::Invalid { what });
-        }
-        slot.idle()?;
-        self.flight.turn(slot, turn, after)
-    }
-
-    fn memory(&self) -> MemoryReport {
-        MemoryReport { used: self.budget.used(), budget: self.budget.limit(), total: self.capabilities.memory_bytes }
+    fn bytes(memory: &Bytes) -> usize {
+        memory.len()
     }
 
     fn health(&self) -> Result<(), DeviceError> {
@@ -215,15 +134,65 @@ impl Device for CpuDevice {
         Ok(())
     }
 
-    fn reopen(&self) -> Result<Arc<dyn Device>, DeviceError> {
-        Ok(Arc::new(Self::open(self.options)?))
+    fn begin(&self, turn: &Turn<'_, Self>) -> Result<Option<Self::Mark>, DeviceError> {
+        // SAFETY: what a `Turn` promises, and no turn is begun before the one before has ended.
+        unsafe { queue::run(&self.pool, turn.plan(), turn.staging(), turn.seats()) }.map(|()| None)
+    }
+
+    fn end(&self, _: &Turn<'_, Self>, mark: Self::Mark) -> Result<(), DeviceError> {
+        match mark {}
+    }
+
+    fn copy(&self, to: Stretch<'_, Self>, from: Stretch<'_, Self>) -> Result<(), DeviceError> {
+        // SAFETY: a `Stretch` lies in its memory and is its holder's alone, and two of them lie apart.
+        unsafe { to.memory().at(to.start()).copy_from_nonoverlapping(from.memory().at(from.start()), to.len()) };
+        Ok(())
+    }
+
+    fn fill(&self, to: Stretch<'_, Self>, byte: u8) -> Result<(), DeviceError> {
+        // SAFETY: as in `copy`.
+        unsafe { to.memory().at(to.start()).write_bytes(byte, to.len()) };
+        Ok(())
+    }
+
+    fn write(&self, to: Stretch<'_, Self>, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.map(to).copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&self, from: Stretch<'_, Self>, into: &mut [u8]) -> Result<(), DeviceError> {
+        into.copy_from_slice(self.map(from));
+        Ok(())
+    }
+
+    fn map<'a>(&self, stretch: Stretch<'a, Self>) -> &'a mut [u8] {
+        // SAFETY: as in `copy`, for as long as the stretch would live; every byte is initialised.
+        unsafe { std::slice::from_raw_parts_mut(stretch.memory().at(stretch.start()), stretch.len()) }
+    }
+
+    fn input<'a>(slot: Idle<'a, Self>, port: usize) -> Option<&'a mut [u8]> {
+        // SAFETY: the slot is idle, and nobody else looks at its inputs.
+        unsafe { slot::input(slot.staging(), port) }
+    }
+
+    fn output<'a>(slot: Idle<'a, Self>, port: usize) -> Option<&'a [u8]> {
+        // SAFETY: the slot is idle.
+        unsafe { slot::output(slot.staging(), port) }
     }
 }
 
-impl Drop for CpuDevice {
-    fn drop(&mut self) {
-        self.flight.close();
-    }
+/// Makes `plan` ready for whatever engine has the memory and the plans of this one.
+pub(crate) fn made<E: Engine<Memory = Bytes, Plan = CpuPlan, Staging = SlotMemory>>(
+    device: &CpuDevice,
+    plan: &Checked<'_>,
+    options: &PrepareOptions<'_>,
+    bound: &Bindings<E>,
+) -> Result<Made<E>, DeviceError> {
+    let states = bound.states.iter().map(|state| Start(state.memory().base())).collect();
+    // An offset that passes the end is of a binding that no command names.
+    let residents = bound.residents.iter().map(|(buffer, offset)| Start(buffer.memory().at(*offset))).collect();
+    let (plan, slots) = prepare(device, plan, options, states, residents)?;
+    Ok(Made { memory: plan.memory(), plan, slots })
 }
 
 /// What Linux calls the processor, elsewhere its architecture.

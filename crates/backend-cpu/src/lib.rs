@@ -14,10 +14,9 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `device` | opening one, and what it answers |
-//! | `memory` | buffers, and who may touch them when |
+//! | `memory` | bytes |
 //! | `plan` | a plan made ready: every number that a turn needs, resolved |
-//! | `flight` | what was submitted and has not ended: its order, and the device thread |
-//! | `slot` | staging, on lease or in flight |
+//! | `slot` | staging |
 //! | `queue` | a turn: cut, run, faults collected |
 //! | `moves` | copies and fills of strided runs |
 //! | `pool` | the threads |
@@ -27,8 +26,9 @@
 //! | `isa` | which vector instructions are used, chosen at run time |
 //! | `error` | what went wrong, as a `DeviceError` |
 //!
-//! A turn runs on the caller's thread, inside `submit`, where nothing is queued and the executable was not prepared to
-//! overlap. Otherwise one device thread runs it, in the order submitted, and `submit` returns at once.
+//! Order, queueing, slots and handles are `lanes_core::device::flight`'s: a turn runs on the caller's thread, inside `submit`,
+//! where nothing is queued and the executable was not prepared to overlap. Otherwise one device thread runs it, in the order
+//! submitted, and `submit` returns at once.
 //!
 //! What this API cannot do: run two queued turns at the same time, since there is one device thread (turns inside
 //! `submit` do run beside each other, if they share no buffer and no executable); begin a queued turn before one queued
@@ -38,7 +38,6 @@
 pub mod contract;
 mod device;
 mod error;
-mod flight;
 pub mod isa;
 mod memory;
 mod moves;
@@ -47,6 +46,8 @@ mod pool;
 mod queue;
 mod slot;
 pub mod tile;
+#[cfg(test)]
+mod watched;
 mod weights;
 
 pub use device::{CpuDevice, CpuOptions};

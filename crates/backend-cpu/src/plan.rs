@@ -7,15 +7,13 @@
 //! - Not here: the order of chunks, and threads (`queue`).
 
 use crate::contract::{self, Packed};
-use crate::device::{CpuDevice, DeviceId};
-use crate::error::{foreign, too_large};
-use crate::memory::{Bytes, CpuBuffer};
+use crate::device::CpuDevice;
+use crate::memory::Bytes;
 use crate::moves::Runs;
-use crate::slot::{SlotCell, SlotMemory};
+use crate::slot::SlotMemory;
 use crate::tile;
 use crate::weights::Held;
-use lanes_core::device::{Charge, Device, DeviceError, ExecutableObject, MemoryUse, PrepareOptions, Purpose};
-use lanes_core::lanes::Capacity;
+use lanes_core::device::{Charge, DeviceError, MemoryUse, PrepareOptions, Purpose};
 use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Region, Scalar, Storage, StorageId};
 use lanes_core::scratch::Layout;
 use loom_compiler::CpuImage;
@@ -93,44 +91,36 @@ pub(crate) enum Base {
     Scratch(usize),
 }
 
-/// A byte of a buffer.
-pub(crate) type Place = (Arc<CpuBuffer>, usize);
+/// Where memory that the executable's buffers hold starts.
+pub(crate) struct Start(pub *mut u8);
+
+// SAFETY: a number, until `queue` uses it in a turn that has the buffer to itself.
+unsafe impl Send for Start {}
+// SAFETY: as above.
+unsafe impl Sync for Start {}
 
 /// A plan prepared on a CPU device.
-pub(crate) struct CpuExecutable {
-    pub device: DeviceId,
-    pub name: String,
-    pub capacity: Capacity,
-    pub steps: Box<[Step]>,
-    pub bases: Box<[Base]>,
+pub struct CpuPlan {
+    pub(crate) name: String,
+    pub(crate) steps: Box<[Step]>,
+    pub(crate) bases: Box<[Base]>,
     /// The rows of each state, in the signature's order.
-    pub states: Box<[Arc<CpuBuffer>]>,
-    /// The memory of each binding, and where it starts there.
-    pub residents: Box<[Place]>,
-    /// The buffers of both, each once.
-    pub entered: Box<[Arc<CpuBuffer>]>,
+    pub(crate) states: Box<[Start]>,
+    /// The memory of each binding.
+    pub(crate) residents: Box<[Start]>,
     /// The most seats of a chunk.
-    pub chunk_seats: usize,
+    pub(crate) chunk_seats: usize,
     /// A guess of one seat's work, to tell turns that are worth a second thread.
-    pub seat_ns: usize,
-    /// Whether `submit` should return before the turn is over.
-    pub overlap: bool,
+    pub(crate) seat_ns: usize,
     /// By thread; held by the turn that runs.
-    pub scratch: Mutex<Box<[ThreadMemory]>>,
-    /// How many slots there are.
-    pub slots: usize,
-    /// Those on lease to nobody.
-    pub free: Mutex<Vec<Arc<SlotCell>>>,
+    pub(crate) scratch: Mutex<Box<[ThreadMemory]>>,
     charges: Vec<Charge>,
     weights: SharedWeights,
 }
 
-impl ExecutableObject for CpuExecutable {
-    fn capacity(&self) -> Capacity {
-        self.capacity
-    }
-
-    fn memory(&self) -> MemoryUse {
+impl CpuPlan {
+    /// What it holds, and what it shares.
+    pub(crate) fn memory(&self) -> MemoryUse {
         let mut memory = MemoryUse::default();
         let matrices = self.weights.matrices.values().map(|held| &held.charge);
         let constants = self.weights.constants.iter().map(|held| &held.charge);
@@ -177,57 +167,38 @@ struct Preparation<'a> {
     charges: Vec<Charge>,
 }
 
-/// Makes `plan` ready on `device`.
+/// Makes `plan` ready on `device`, with what its slots own. States and residents start where they are given to, in buffers
+/// that the caller keeps alive as long as what is made.
 pub(crate) fn prepare(
     device: &CpuDevice,
     plan: &Checked<'_>,
     options: &PrepareOptions<'_>,
-) -> Result<CpuExecutable, DeviceError> {
-    options.check(plan, device.capabilities())?;
+    states: Box<[Start]>,
+    residents: Box<[Start]>,
+) -> Result<(CpuPlan, Vec<SlotMemory>), DeviceError> {
     let seats = options.capacity.max_seats as usize;
     let mut preparation =
         Preparation { device, plan, seats, chunk_seats: 0, weights: SharedWeights::default(), charges: Vec::new() };
-    let states = preparation.states(options)?;
-    let residents = preparation.residents(options)?;
-    let mut entered = states.clone();
-    entered.sort_by_key(Arc::as_ptr);
-    if entered.windows(2).any(|pair| Arc::ptr_eq(&pair[0], &pair[1])) {
-        return Err(DeviceError::Invalid {
-            what: format!("two states of plan {} lie in one buffer", plan.plan().name),
-        });
-    }
-    entered.extend(residents.iter().map(|(buffer, _)| Arc::clone(buffer)));
-    entered.sort_by_key(Arc::as_ptr);
-    entered.dedup_by(|a, b| Arc::ptr_eq(a, b));
     let (chunk_seats, layout) = preparation.chunk()?;
     preparation.chunk_seats = chunk_seats;
     let steps = preparation.steps()?;
     let bases = preparation.bases(&layout)?;
     let operands_max = steps.iter().map(Step::operands).max().unwrap_or(0);
     let scratch = preparation.scratch(&layout, operands_max)?;
-    let slots = (0..options.slots).map(|_| {
-        let memory = preparation.slot()?;
-        Ok(Arc::new(SlotCell::new(memory, seats, entered.len())))
-    });
-    let slots = slots.collect::<Result<Vec<_>, DeviceError>>()?;
-    Ok(CpuExecutable {
-        device: device.id(),
+    let slots = (0..options.slots).map(|_| preparation.slot()).collect::<Result<Vec<_>, _>>()?;
+    let plan = CpuPlan {
         name: plan.plan().name.clone(),
-        capacity: options.capacity,
         seat_ns: plan.plan().commands.iter().map(seat_ns).sum(),
         steps,
         bases,
-        states: states.into(),
+        states,
         residents,
-        entered: entered.into(),
         chunk_seats,
-        overlap: options.overlap,
         scratch: Mutex::new(scratch),
-        slots: options.slots,
-        free: Mutex::new(slots),
         charges: preparation.charges,
         weights: preparation.weights,
-    })
+    };
+    Ok((plan, slots))
 }
 
 impl Preparation<'_> {
@@ -235,23 +206,6 @@ impl Preparation<'_> {
         let what = format!("{what} of {}", self.plan.plan().name);
         self.charges.push(self.device.budget().charge(purpose, &what, bytes as u64)?);
         Ok(())
-    }
-
-    fn states(&self, options: &PrepareOptions<'_>) -> Result<Vec<Arc<CpuBuffer>>, DeviceError> {
-        let of = |state: &lanes_core::device::StateRows| {
-            state.buffer().object::<CpuBuffer>().filter(|buffer| buffer.device == self.device.id())
-        };
-        options.states.iter().map(|state| of(state).ok_or_else(|| foreign("state"))).collect()
-    }
-
-    fn residents(&self, options: &PrepareOptions<'_>) -> Result<Box<[Place]>, DeviceError> {
-        let of = |resident: &lanes_core::device::Resident| {
-            let buffer = resident.buffer.object::<CpuBuffer>().filter(|buffer| buffer.device == self.device.id());
-            // The options' check keeps the offset inside the buffer where the plan names the binding.
-            let offset = usize::try_from(resident.offset).unwrap_or(0);
-            buffer.map(|buffer| (buffer, offset)).ok_or_else(|| foreign("resident memory"))
-        };
-        options.residents.iter().map(of).collect()
     }
 
     fn operand(&self, storage: StorageId, offset: usize) -> Operand {
@@ -371,7 +325,7 @@ impl Preparation<'_> {
     fn chunk(&self) -> Result<(usize, Layout), DeviceError> {
         let layout = |seats: usize| {
             let what = || format!("scratch of plan {} for {seats} seats", self.plan.plan().name);
-            Layout::of(self.plan, seats).ok_or_else(|| too_large(what(), u64::MAX))
+            Layout::of(self.plan, seats).ok_or_else(|| DeviceError::unaddressable(what(), u64::MAX))
         };
         let staged = self.plan.plan().storages.iter().filter(|storage| {
             matches!(storage, Storage::Input { .. } | Storage::Output { .. } | Storage::State { .. })
@@ -425,7 +379,10 @@ impl Preparation<'_> {
         // An input that no command reads is still brought by every call, and must land somewhere.
         for (bytes, port) in inputs.iter_mut().zip(&self.plan.signature().inputs) {
             let seats = if port.scope == lanes_core::Scope::Seat { self.seats } else { 1 };
-            *bytes = port.bytes().checked_mul(seats).ok_or_else(|| too_large(port.name.clone(), u64::MAX))?;
+            *bytes = port
+                .bytes()
+                .checked_mul(seats)
+                .ok_or_else(|| DeviceError::unaddressable(port.name.clone(), u64::MAX))?;
         }
         let mut staging = |what: &str, sizes: Vec<usize>| {
             let sum = sizes.iter().fold(0usize, |sum, bytes| sum.saturating_add(*bytes));

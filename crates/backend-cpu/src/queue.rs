@@ -11,7 +11,7 @@ use crate::contract::{OutPtr, TermPtr};
 use crate::error::faulted;
 use crate::memory::Bytes;
 use crate::moves::fill;
-use crate::plan::{Base, Bound, CpuExecutable, Operand, Step, ThreadMemory};
+use crate::plan::{Base, Bound, CpuPlan, Operand, Step, ThreadMemory};
 use crate::pool::Pool;
 use crate::slot::SlotMemory;
 use crate::tile::{self, Arg, Crew, TileScratch, WORTH_NS};
@@ -58,7 +58,7 @@ impl Cut {
 ///   states.
 pub(crate) unsafe fn run(
     pool: &Pool,
-    executable: &CpuExecutable,
+    executable: &CpuPlan,
     slot: &SlotMemory,
     seats: &[SeatRows],
 ) -> Result<(), DeviceError> {
@@ -117,18 +117,15 @@ impl Apart {
 
 impl ThreadMemory {
     /// Sets where each storage starts for a chunk whose first seat is `first`.
-    fn find(&mut self, executable: &CpuExecutable, inputs: &[Bytes], outputs: &[Bytes], first: usize) {
+    fn find(&mut self, executable: &CpuPlan, inputs: &[Bytes], outputs: &[Bytes], first: usize) {
         for (base, storage) in self.bases.iter_mut().zip(&executable.bases) {
             *base = match storage {
                 // Never written through: the check lets no command write a constant.
                 Base::Constant(bytes) => bytes.as_ptr().cast_mut(),
                 Base::Input { port, seat_bytes } => inputs[*port].base().wrapping_add(first * seat_bytes),
                 Base::Output { port, seat_bytes } => outputs[*port].base().wrapping_add(first * seat_bytes),
-                Base::State(state) => executable.states[*state].memory.base(),
-                Base::Resident(binding) => {
-                    let (buffer, offset) = &executable.residents[*binding];
-                    buffer.memory.base().wrapping_add(*offset)
-                }
+                Base::State(state) => executable.states[*state].0,
+                Base::Resident(binding) => executable.residents[*binding].0,
                 Base::Scratch(start) => self.scratch.base().wrapping_add(*start),
             };
         }

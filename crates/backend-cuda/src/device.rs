@@ -1,27 +1,17 @@
-//! One GPU as a device: a context, a budget, a thread for what is queued.
+//! One GPU as a device: a context, a budget, and what its threads do.
 
-use crate::error::{foreign, too_large};
-use crate::flight::Flight;
 use crate::image::{Modules, Takes, ptx_version};
-use crate::memory::{CudaBuffer, Move};
 use crate::moves::Movers;
-use crate::plan::{CudaExecutable, prepare};
-use crate::slot::CudaSlot;
-use crate::sys::{self, Context, DeviceFacts, Driver};
+use crate::plan::{CudaPlan, prepare};
+use crate::queue;
+use crate::slot::SlotMemory;
+use crate::sys::{self, Context, DeviceFacts, Driver, Mark, Memory};
 use crate::weights::Weights;
-use lanes_core::device::{
-    Budget, Buffer, Capabilities, Completion, Device, DeviceError, Executable, MemoryReport, Placement, PrepareOptions,
-    Purpose, RowOp, Slot, StateRows, TurnRows, Turnstile,
-};
-use lanes_core::lanes::RowId;
+use lanes_core::device::flight::{Backend, Bindings, Engine, Host, Idle, Made, Stretch, Turn};
+use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions};
 use lanes_core::plan::Checked;
 use loom_compiler::ptx::Sm;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Tells the handles of one open device from those of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DeviceId(u64);
 
 /// How a GPU is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,18 +23,19 @@ pub struct CudaOptions {
 /// The most slots of one executable.
 const SLOTS_MAX: usize = 64;
 
-/// A GPU. Its thread ends when it is dropped; what is queued then ends as [`DeviceError::Cancelled`].
+/// A GPU. Its threads end when it is dropped; what is queued then ends as [`DeviceError::Cancelled`].
 pub struct CudaDevice {
-    id: DeviceId,
+    host: Host<CudaEngine>,
     ordinal: usize,
     options: CudaOptions,
-    capabilities: Capabilities,
     takes: Takes,
-    budget: Budget,
-    flight: Arc<Flight>,
     weights: Weights,
     modules: Modules,
     movers: Movers,
+}
+
+/// What a GPU does. Turns, copies and fills are all of one stream, so it does them in the order begun.
+pub struct CudaEngine {
     context: Arc<Context>,
 }
 
@@ -69,6 +60,7 @@ fn capabilities(driver: &Driver, facts: &DeviceFacts) -> Capabilities {
         slots_max: SLOTS_MAX,
         unified: false,
         grid_barrier: false,
+        sums: crate::contract::SUMS,
         atomics_64: true,
     }
 }
@@ -80,7 +72,6 @@ impl CudaDevice {
     /// [`DeviceError::Unsupported`] as [`devices`], and for a GPU older than `sm_75`; [`DeviceError::Invalid`] for an ordinal
     /// past the last; [`DeviceError::Lost`] for a GPU that this process has lost already.
     pub fn open(ordinal: usize, options: CudaOptions) -> Result<Self, DeviceError> {
-        static OPENED: AtomicU64 = AtomicU64::new(0);
         let driver = sys::driver()?;
         let facts = driver.facts(ordinal)?;
         if facts.architecture < Sm::LEAST.architecture {
@@ -96,24 +87,9 @@ impl CudaDevice {
         };
         let modules = Modules::default();
         let movers = Movers::load(&context, &modules)?;
-        let id = DeviceId(OPENED.fetch_add(1, Ordering::Relaxed));
-        Ok(Self {
-            id,
-            ordinal,
-            options,
-            capabilities: capabilities(driver, &facts),
-            takes,
-            budget: Budget::new(options.budget),
-            flight: Arc::new(Flight::new(Arc::clone(&context))),
-            weights: Weights::default(),
-            modules,
-            movers,
-            context,
-        })
-    }
-
-    pub(crate) fn id(&self) -> DeviceId {
-        self.id
+        let engine = CudaEngine { context };
+        let host = Host::new(engine, capabilities(driver, &facts), Budget::new(options.budget));
+        Ok(Self { host, ordinal, options, takes, weights: Weights::default(), modules, movers })
     }
 
     pub(crate) fn takes(&self) -> Takes {
@@ -133,136 +109,112 @@ impl CudaDevice {
     }
 
     pub(crate) fn budget(&self) -> &Budget {
-        &self.budget
+        self.host.budget()
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-
-    fn own(&self, buffer: &Buffer) -> Result<Arc<CudaBuffer>, DeviceError> {
-        buffer.object::<CudaBuffer>().filter(|buffer| buffer.device == self.id).ok_or_else(|| foreign("buffer"))
+        &self.host.engine().context
     }
 }
 
-impl Device for CudaDevice {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+impl Backend for CudaDevice {
+    type Engine = CudaEngine;
+
+    fn host(&self) -> &Host<CudaEngine> {
+        &self.host
     }
 
-    fn allocate(&self, what: &str, purpose: Purpose, placement: Placement, bytes: u64) -> Result<Buffer, DeviceError> {
-        let len = usize::try_from(bytes).ok().filter(|&len| len <= isize::MAX as usize);
-        let len = len.ok_or_else(|| too_large(what.to_string(), bytes))?;
-        let charge = self.budget.charge(purpose, what, bytes)?;
-        let memory = self.context.allocate(what, len, placement != Placement::Device)?;
-        let turnstile = Turnstile::default();
-        Ok(Buffer::new(Arc::new(CudaBuffer { memory, turnstile, device: self.id, placement, _charge: charge })))
+    fn zeroed(&self, what: &str, placement: Placement, len: usize) -> Result<Memory, DeviceError> {
+        self.context().allocate(what, len, placement != Placement::Device)
     }
 
-    fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        let buffer = self.own(buffer)?;
-        let start = buffer.range(offset, bytes.len())?;
-        self.flight.pass(&buffer).write(&self.context, start, bytes)
-    }
-
-    fn read(&self, buffer: &Buffer, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        let buffer = self.own(buffer)?;
-        let start = buffer.range(offset, into.len())?;
-        self.flight.pass(&buffer).read(&self.context, start, into)
-    }
-
-    fn copy(
+    fn ready(
         &self,
-        from: (&Buffer, u64),
-        to: (&Buffer, u64),
-        bytes: u64,
-        after: &[Completion],
-    ) -> Result<Completion, DeviceError> {
-        let len = usize::try_from(bytes).map_err(|_| too_large("a copy".into(), bytes))?;
-        let motion = Move::copy((self.own(from.0)?, from.1), (self.own(to.0)?, to.1), len)?;
-        self.context.health()?;
-        self.flight.motion(motion, after)
+        plan: &Checked<'_>,
+        options: &PrepareOptions<'_>,
+        bound: &Bindings<CudaEngine>,
+    ) -> Result<Made<CudaEngine>, DeviceError> {
+        let (plan, slots) = prepare(self, plan, options, bound)?;
+        Ok(Made { memory: plan.memory(), plan, slots })
     }
 
-    fn map(
-        &self,
-        buffer: &Buffer,
-        offset: u64,
-        bytes: usize,
-        visit: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<(), DeviceError> {
-        let own = self.own(buffer)?;
-        if buffer.placement() == Placement::Device {
-            let what = "the host sees no memory placed as Device; Upload, Readback and Shared are mapped".to_string();
-            return Err(DeviceError::Invalid { what });
-        }
-        let start = own.range(offset, bytes)?;
-        let mut passage = self.flight.pass(&own);
-        self.context.health()?;
-        visit(passage.bytes(start, bytes));
-        Ok(())
+    fn anew(&self) -> Result<Self, DeviceError> {
+        Self::open(self.ordinal, self.options)
     }
+}
 
-    fn rows(&self, state: &StateRows, op: RowOp) -> Result<Completion, DeviceError> {
-        state.check(op)?;
-        let (buffer, len) = (self.own(state.buffer())?, state.row_bytes());
-        let at = |row: RowId| (Arc::clone(&buffer), u64::from(row.0) * len as u64);
-        let motion = match op {
-            // A row over itself stays, in its turn.
-            RowOp::Copy { from, to } => Move::copy(at(from), at(to), if from == to { 0 } else { len })?,
-            RowOp::Fill { row, byte } => Move::fill(at(row), byte, len)?,
-            RowOp::Reset { row } => Move::copy(at(state.initial_row()), at(row), len)?,
-        };
-        self.context.health()?;
-        self.flight.motion(motion, &[])
-    }
+impl Engine for CudaEngine {
+    const NAME: &'static str = "cuda";
+    const WATCHED: bool = true;
+    type Memory = Memory;
+    type Plan = CudaPlan;
+    type Staging = SlotMemory;
+    type Mark = Mark;
 
-    fn prepare(&self, plan: &Checked<'_>, options: &PrepareOptions<'_>) -> Result<Executable, DeviceError> {
-        Ok(Executable::new(Arc::new(prepare(self, plan, options)?)))
-    }
-
-    fn lease(&self, executable: &Executable) -> Result<Slot, DeviceError> {
-        let executable = executable.object::<CudaExecutable>().filter(|executable| executable.device == self.id);
-        Ok(Slot::new(Box::new(CudaSlot::lease(executable.ok_or_else(|| foreign("executable"))?)?)))
-    }
-
-    fn submit(
-        &self,
-        executable: &Executable,
-        slot: &mut Slot,
-        turn: TurnRows<'_>,
-        after: &[Completion],
-    ) -> Result<Completion, DeviceError> {
-        let asked = executable.object::<CudaExecutable>().filter(|executable| executable.device == self.id);
-        let asked = asked.ok_or_else(|| foreign("executable"))?;
-        let slot = slot.object_mut::<CudaSlot>().ok_or_else(|| foreign("slot"))?;
-        if !Arc::ptr_eq(&slot.executable, &asked) {
-            return Err(DeviceError::Invalid { what: "this slot is of another executable".into() });
-        }
-        if turn.capacity() != asked.capacity || (asked.has_states && !turn.rows_checked()) {
-            let what = format!("a turn checked for {:?}, on a plan of {:?}", turn.capacity(), asked.capacity);
-            return Err(DeviceError::Invalid { what });
-        }
-        slot.idle()?;
-        self.context.health()?;
-        self.flight.turn(slot, turn, after)
-    }
-
-    fn memory(&self) -> MemoryReport {
-        MemoryReport { used: self.budget.used(), budget: self.budget.limit(), total: self.capabilities.memory_bytes }
+    fn bytes(memory: &Memory) -> usize {
+        memory.len()
     }
 
     fn health(&self) -> Result<(), DeviceError> {
         self.context.health()
     }
 
-    fn reopen(&self) -> Result<Arc<dyn Device>, DeviceError> {
-        Ok(Arc::new(Self::open(self.ordinal, self.options)?))
+    fn begin(&self, turn: &Turn<'_, Self>) -> Result<Option<Mark>, DeviceError> {
+        // SAFETY: what a `Turn` promises until it is ended, and the stream does one after the other.
+        unsafe { queue::begin(&self.context, turn.plan(), turn.staging(), turn.seats()) }.map(Some)
     }
-}
 
-impl Drop for CudaDevice {
-    fn drop(&mut self) {
-        self.flight.close();
+    fn end(&self, turn: &Turn<'_, Self>, mark: Mark) -> Result<(), DeviceError> {
+        // SAFETY: the mark is of this turn, which `begin` gave it for.
+        unsafe { queue::end(&self.context, turn.plan(), turn.staging(), mark) }
+    }
+
+    fn copy(&self, to: Stretch<'_, Self>, from: Stretch<'_, Self>) -> Result<(), DeviceError> {
+        // SAFETY: stretches are their holders' alone but for what the stream does before, and lie apart.
+        unsafe { self.context.copy((to.memory(), to.start()), (from.memory(), from.start()), to.len()) }
+    }
+
+    fn fill(&self, to: Stretch<'_, Self>, byte: u8) -> Result<(), DeviceError> {
+        // SAFETY: as in `copy`.
+        unsafe { self.context.fill((to.memory(), to.start()), byte, to.len()) }
+    }
+
+    fn write(&self, to: Stretch<'_, Self>, bytes: &[u8]) -> Result<(), DeviceError> {
+        if !to.memory().is_host() {
+            return self.context.upload(to.memory(), to.start(), bytes);
+        }
+        self.context.health()?;
+        self.map(to).copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&self, from: Stretch<'_, Self>, into: &mut [u8]) -> Result<(), DeviceError> {
+        if !from.memory().is_host() {
+            return self.context.download(from.memory(), from.start(), into);
+        }
+        self.context.health()?;
+        into.copy_from_slice(self.map(from));
+        Ok(())
+    }
+
+    fn map<'a>(&self, stretch: Stretch<'a, Self>) -> &'a mut [u8] {
+        // SAFETY: as in `copy`; whoever maps has waited for the stream.
+        unsafe { stretch.memory().bytes(stretch.start(), stretch.len()) }
+    }
+
+    fn input<'a>(slot: Idle<'a, Self>, port: usize) -> Option<&'a mut [u8]> {
+        let range = slot.staging().inputs.get(port)?;
+        // SAFETY: the slot is idle, and nobody else looks at its inputs; those of two ports lie apart.
+        Some(unsafe { slot.staging().host.bytes(range.start, range.len()) })
+    }
+
+    fn output<'a>(slot: Idle<'a, Self>, port: usize) -> Option<&'a [u8]> {
+        let range = slot.staging().outputs.get(port)?;
+        // SAFETY: the slot is idle; nothing but a turn writes outputs.
+        Some(unsafe { slot.staging().host.bytes(range.start, range.len()) })
+    }
+
+    fn rest(&self) {
+        self.context.bury();
     }
 }

@@ -3,21 +3,6 @@
 use lanes_core::device::DeviceError;
 use loom_compiler::ptx::{Fault, Image, SiteKind};
 
-/// A handle that another device gave out.
-pub(crate) fn foreign(what: &str) -> DeviceError {
-    DeviceError::Invalid { what: format!("this {what} belongs to another device") }
-}
-
-/// A device thread that the system would not start.
-pub(crate) fn no_thread(error: &std::io::Error) -> DeviceError {
-    DeviceError::Unsupported { what: format!("a thread for the device: {error}") }
-}
-
-/// Something larger than this machine can address.
-pub(crate) fn too_large(what: String, bytes: u64) -> DeviceError {
-    DeviceError::TooLarge { what, bytes, limit: isize::MAX as u64 }
-}
-
 /// A kernel that overstepped.
 pub(crate) fn faulted(label: &str, image: &Image, fault: &Fault) -> DeviceError {
     let Fault { site, index, limit, item: [x, y, z] } = fault;

@@ -15,10 +15,8 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `device` | opening one, and what it answers |
-//! | `memory` | buffers, and who may touch them when |
 //! | `plan` | a plan made ready: its graphs |
-//! | `flight` | what was submitted and has not ended: its order, and the device thread |
-//! | `slot` | staging and graphs, on lease or in flight |
+//! | `slot` | staging and graphs |
 //! | `queue` | a turn: block, launch, faults |
 //! | `moves` | copies, gathers, scatters and fills of strided runs, as PTX |
 //! | `contract` | contractions, as Loom |
@@ -27,15 +25,16 @@
 //! | `error` | what went wrong, as a `DeviceError` |
 //! | `sys` | the driver's library: the only raw calls |
 //!
+//! Order, queueing, slots and handles are `lanes_core::device::flight`'s. Turns are of one stream: the next is launched while the
+//! one before runs, and a watcher publishes their ends.
+//!
 //! What this API cannot do: run two turns of one device at the same time; take back a turn that was launched; go on after
 //! an illegal address, in this process: the device is lost, and so is whatever else of the process uses it.
 
 mod contract;
 mod device;
 mod error;
-mod flight;
 mod image;
-mod memory;
 mod moves;
 mod plan;
 mod queue;

@@ -13,18 +13,17 @@
 //! - A bucket's graph moves and computes the bucket's number of seats.
 //! - Not here: what a turn writes into the block (`queue`).
 
-use crate::contract;
-use crate::device::{CudaDevice, DeviceId};
-use crate::error::{foreign, too_large};
+use crate::contract::{self, Tile};
+use crate::device::{CudaDevice, CudaEngine};
 use crate::image::{self, Kernel};
-use crate::memory::CudaBuffer;
 use crate::moves::{Filled, Kind, Moved};
 use crate::queue::block_bytes;
-use crate::slot::{SlotCell, SlotMemory};
+use crate::slot::SlotMemory;
 use crate::sys::{Address, Memory, Node};
 use crate::weights::{Constant, Owner};
 use lanes_core::Scope;
-use lanes_core::device::{Charge, Device, DeviceError, ExecutableObject, MemoryUse, PrepareOptions, Purpose};
+use lanes_core::device::flight::Bindings;
+use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions, Purpose};
 use lanes_core::hazard::Hazards;
 use lanes_core::lanes::Capacity;
 use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Place, Region, Scalar, Storage, StorageId};
@@ -32,7 +31,7 @@ use lanes_core::scratch::Layout;
 use loom_compiler::ptx::{FAULT_BYTES, Image, Passed};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Starts of what lies in staging: what a device's copies like best.
 const ALIGN: usize = 256;
@@ -44,40 +43,24 @@ const BUCKETS_MAX: usize = 20;
 const GRID_YZ_MAX: u32 = 65_535;
 
 /// A plan prepared on a GPU.
-pub(crate) struct CudaExecutable {
-    pub device: DeviceId,
-    pub name: String,
-    pub capacity: Capacity,
+pub struct CudaPlan {
+    pub(crate) name: String,
     /// Seats of each bucket, ascending; the last is `max_seats`.
-    pub buckets: Box<[u32]>,
-    /// Whether turns read or write rows.
-    pub has_states: bool,
-    /// The buffers of states and residents, each once.
-    pub entered: Box<[Arc<CudaBuffer>]>,
-    /// Whether `submit` should return before the turn is over.
-    pub overlap: bool,
-    /// Held by the turn that runs.
-    pub running: Mutex<()>,
-    /// How many slots there are.
-    pub slots: usize,
-    /// Those on lease to nobody.
-    pub free: Mutex<Vec<Arc<SlotCell>>>,
+    pub(crate) buckets: Box<[u32]>,
+    pub(crate) max_seats: usize,
     /// Commands that report faults, in program order, and what they run.
-    pub faulting: Box<[(String, Arc<Image>)]>,
+    pub(crate) faulting: Box<[(String, Arc<Image>)]>,
     /// Where their records lie in staging.
-    pub faults_at: usize,
+    pub(crate) faults_at: usize,
     _scratch: Memory,
     _kernels: Vec<Kernel>,
     constants: Vec<Arc<Constant>>,
     charges: Vec<Charge>,
 }
 
-impl ExecutableObject for CudaExecutable {
-    fn capacity(&self) -> Capacity {
-        self.capacity
-    }
-
-    fn memory(&self) -> MemoryUse {
+impl CudaPlan {
+    /// What it holds, and what it shares.
+    pub(crate) fn memory(&self) -> MemoryUse {
         let mut memory = MemoryUse::default();
         for charge in self.charges.iter().chain(self.constants.iter().map(|constant| &constant.charge)) {
             *memory.of_mut(charge.purpose()) += charge.bytes();
@@ -113,13 +96,16 @@ struct Preparation<'a> {
     constants: Vec<Arc<Constant>>,
     /// By storage.
     constant_of: HashMap<u32, Address>,
-    states: Vec<Arc<CudaBuffer>>,
-    residents: Vec<(Arc<CudaBuffer>, usize)>,
+    /// Row 0 of each state, and the first byte of each binding.
+    states: Vec<Address>,
+    residents: Vec<Address>,
     layout: Layout,
     hazards: Hazards,
     kernels: Vec<Kernel>,
     /// By command: what it launches, if that is a kernel.
     kernel_of: Vec<Option<usize>>,
+    /// By command and tile: the kernel of a contraction.
+    contraction_of: HashMap<(usize, Tile), usize>,
     /// By command: its record, if it has one.
     record_of: Vec<Option<usize>>,
     faulting: Vec<(String, Arc<Image>)>,
@@ -127,27 +113,20 @@ struct Preparation<'a> {
     weights_of: HashMap<usize, (Address, Option<Address>)>,
 }
 
-/// Makes `plan` ready on `device`.
+/// Makes `plan` ready on `device`, with what its slots own. What it is bound to lives as long as what is made.
 pub(crate) fn prepare(
     device: &CudaDevice,
     plan: &Checked<'_>,
     options: &PrepareOptions<'_>,
-) -> Result<CudaExecutable, DeviceError> {
-    options.check(plan, device.capabilities())?;
-    device.context().health()?;
+    bound: &Bindings<CudaEngine>,
+) -> Result<(CudaPlan, Vec<SlotMemory>), DeviceError> {
     let name = &plan.plan().name;
-    let (states, residents) = (of_states(device, options)?, of_residents(device, options)?);
-    let mut entered = states.clone();
-    entered.sort_by_key(Arc::as_ptr);
-    if entered.windows(2).any(|pair| Arc::ptr_eq(&pair[0], &pair[1])) {
-        return Err(DeviceError::Invalid { what: format!("two states of plan {name} lie in one buffer") });
-    }
-    entered.extend(residents.iter().map(|(buffer, _)| Arc::clone(buffer)));
-    entered.sort_by_key(Arc::as_ptr);
-    entered.dedup_by(|a, b| Arc::ptr_eq(a, b));
+    let states = bound.states.iter().map(|state| state.memory().base()).collect();
+    let residents = bound.residents.iter().map(|(buffer, offset)| buffer.memory().base().plus(*offset)).collect();
     let seats = options.capacity.max_seats as usize;
     let layout = Layout::of(plan, seats);
-    let layout = layout.ok_or_else(|| too_large(format!("scratch of plan {name} for {seats} seats"), u64::MAX))?;
+    let layout = layout
+        .ok_or_else(|| DeviceError::unaddressable(format!("scratch of plan {name} for {seats} seats"), u64::MAX))?;
     let hazards = Hazards::with_layout(plan, &layout);
     let commands = plan.plan().commands.len();
     let mut preparation = Preparation {
@@ -163,6 +142,7 @@ pub(crate) fn prepare(
         hazards,
         kernels: Vec::new(),
         kernel_of: vec![None; commands],
+        contraction_of: HashMap::new(),
         record_of: vec![None; commands],
         faulting: Vec::new(),
         weights_of: HashMap::new(),
@@ -178,49 +158,20 @@ pub(crate) fn prepare(
     preparation.constants()?;
     let scratch = device.context().allocate(&format!("scratch of {name}"), scratch_bytes, false)?;
     let buckets = buckets(options.capacity.max_seats);
-    let slots = (0..options.slots).map(|_| {
-        let memory = preparation.slot(&staging, &scratch, &buckets)?;
-        Ok(Arc::new(SlotCell::new(memory, seats, entered.len())))
-    });
+    let slots = (0..options.slots).map(|_| preparation.slot(&staging, &scratch, &buckets));
     let slots = slots.collect::<Result<Vec<_>, DeviceError>>()?;
-    Ok(CudaExecutable {
-        device: device.id(),
+    let plan = CudaPlan {
         name: name.clone(),
-        capacity: options.capacity,
         buckets,
-        has_states: !preparation.states.is_empty(),
-        entered: entered.into(),
-        overlap: options.overlap,
-        running: Mutex::new(()),
-        slots: options.slots,
-        free: Mutex::new(slots),
+        max_seats: seats,
         faulting: preparation.faulting.into(),
         faults_at: staging.faults_at,
         _scratch: scratch,
         _kernels: preparation.kernels,
         constants: preparation.constants,
         charges: preparation.charges,
-    })
-}
-
-fn of_states(device: &CudaDevice, options: &PrepareOptions<'_>) -> Result<Vec<Arc<CudaBuffer>>, DeviceError> {
-    let of = |state: &lanes_core::device::StateRows| {
-        state.buffer().object::<CudaBuffer>().filter(|buffer| buffer.device == device.id())
     };
-    options.states.iter().map(|state| of(state).ok_or_else(|| foreign("state"))).collect()
-}
-
-fn of_residents(
-    device: &CudaDevice,
-    options: &PrepareOptions<'_>,
-) -> Result<Vec<(Arc<CudaBuffer>, usize)>, DeviceError> {
-    let of = |resident: &lanes_core::device::Resident| {
-        let buffer = resident.buffer.object::<CudaBuffer>().filter(|buffer| buffer.device == device.id());
-        // The options' check keeps the offset inside the buffer where the plan names the binding.
-        let offset = usize::try_from(resident.offset).unwrap_or(0);
-        buffer.map(|buffer| (buffer, offset)).ok_or_else(|| foreign("resident memory"))
-    };
-    options.residents.iter().map(of).collect()
+    Ok((plan, slots))
 }
 
 impl Preparation<'_> {
@@ -256,8 +207,8 @@ impl Preparation<'_> {
                     }
                 },
                 Command::Contract(contraction) => {
-                    let image = self.contraction(contraction)?;
-                    self.load(image)?
+                    self.contraction(at, contraction)?;
+                    continue;
                 }
                 Command::Copy { .. } | Command::Fill { .. } | Command::Gather { .. } | Command::Scatter { .. } => {
                     continue;
@@ -279,15 +230,33 @@ impl Preparation<'_> {
         Ok(self.kernels.len() - 1)
     }
 
-    fn contraction(&self, contraction: &Contraction) -> Result<Image, DeviceError> {
+    /// Compiles a contraction, once for each tile that some bucket takes.
+    fn contraction(&mut self, at: usize, contraction: &Contraction) -> Result<(), DeviceError> {
         let elements = |storage| self.seat_stride(storage) / 4;
         let terms: Vec<usize> = contraction.terms.iter().map(|term| elements(term.storage)).collect();
-        let text = contract::text(contraction, &terms, elements(contraction.out));
-        let text = text.ok_or_else(|| DeviceError::Unsupported {
-            what: format!("activation {:?} of {} on a GPU", contraction.activation, contraction.label),
-        })?;
-        // Which bytes it touches was proved when the plan was checked.
-        image::of_text(&image::text("contract.loom", text, "contract"), &contraction.label, false, &self.device.takes())
+        let out = elements(contraction.out);
+        for &seats in &buckets(self.capacity.max_seats) {
+            let tile = self.tile(contraction, seats as usize);
+            if self.contraction_of.contains_key(&(at, tile)) {
+                continue;
+            }
+            let text = contract::text(contraction, &terms, out, tile, self.capacity.max_seats as usize);
+            let text = text.ok_or_else(|| DeviceError::Unsupported {
+                what: format!("activation {:?} of {} on a GPU", contraction.activation, contraction.label),
+            })?;
+            let origin = image::text("contract.loom", text, "contract");
+            // Which bytes it touches was proved when the plan was checked.
+            let image = image::of_text(&origin, &contraction.label, false, &self.device.takes())?;
+            let number = self.load(image)?;
+            self.contraction_of.insert((at, tile), number);
+        }
+        Ok(())
+    }
+
+    /// The tile of a contraction in a turn of `seats` seats.
+    fn tile(&self, contraction: &Contraction, seats: usize) -> Tile {
+        let rows = seats.saturating_mul(contraction.positions);
+        Tile::of(contraction, rows, self.device.capabilities().units)
     }
 
     /// Uploads constants and weights, those that no other executable has.
@@ -301,11 +270,13 @@ impl Preparation<'_> {
         }
         for (at, command) in plan.commands.iter().enumerate() {
             let Command::Contract(contraction) = command else { continue };
-            let mut floats = |floats: &Arc<[f32]>| {
-                self.constant(&contraction.label, Owner::Floats(Arc::downgrade(floats)), bytemuck::cast_slice(floats))
+            let mut floats = |floats: &Arc<[f32]>, columns, packed: &[f32]| {
+                let owner = Owner::Floats(Arc::downgrade(floats), columns);
+                self.constant(&contraction.label, owner, bytemuck::cast_slice(packed))
             };
-            let weights = floats(&contraction.weights)?;
-            let bias = contraction.bias.as_ref().map(floats).transpose()?;
+            let packed = contract::pack(&contraction.weights, contraction.k(), contraction.n);
+            let weights = floats(&contraction.weights, contraction.n, &packed)?;
+            let bias = contraction.bias.as_ref().map(|bias| floats(bias, 0, bias)).transpose()?;
             self.weights_of.insert(at, (weights, bias));
         }
         Ok(())
@@ -329,7 +300,7 @@ impl Preparation<'_> {
             let start = at.checked_next_multiple_of(ALIGN);
             let range = start.and_then(|start| Some(start..start.checked_add(bytes?)?));
             let range = range.filter(|range| isize::try_from(range.end).is_ok());
-            let range = range.ok_or_else(|| too_large(format!("staging of {name}"), u64::MAX))?;
+            let range = range.ok_or_else(|| DeviceError::unaddressable(format!("staging of {name}"), u64::MAX))?;
             at = range.end;
             Ok::<_, DeviceError>(range)
         };
@@ -497,11 +468,8 @@ impl<'a> Build<'a> {
                 self.device.plus(self.staging.inputs[port].start)
             }
             Storage::Output { port, .. } => self.device.plus(self.staging.outputs[port].start),
-            Storage::State { state, .. } => self.of.states[state].memory.base(),
-            Storage::Resident { binding, .. } => {
-                let (buffer, offset) = &self.of.residents[binding];
-                buffer.memory.base().plus(*offset)
-            }
+            Storage::State { state, .. } => self.of.states[state],
+            Storage::Resident { binding, .. } => self.of.residents[binding],
             // What no command touches lies nowhere, and nobody looks.
             Storage::Scratch { .. } => self.scratch.base().plus(self.of.layout.start(id).unwrap_or(0)),
         }
@@ -542,7 +510,8 @@ impl<'a> Build<'a> {
                         }
                     })
                     .collect();
-                self.launch(at, label, &workload, &passed, seats)
+                // Every kernel of the plan was loaded.
+                self.launch(at, self.of.kernel_of[at].unwrap_or(0), label, &workload, &passed, seats)
             }
             Command::Contract(contraction) => {
                 let whole = |id| Given::Buffer(self.base(id), 0);
@@ -553,7 +522,9 @@ impl<'a> Build<'a> {
                 passed.push(Given::Buffer(weights, 0));
                 passed.extend(bias.map(|bias| Given::Buffer(bias, 0)));
                 passed.push(whole(contraction.out));
-                self.launch(at, &contraction.label, &[seats as u64], &passed, seats)
+                let tile = self.of.tile(contraction, seats);
+                let kernel = self.of.contraction_of.get(&(at, tile)).copied().unwrap_or(0);
+                self.launch(at, kernel, &contraction.label, &[seats as u64], &passed, seats)
             }
         }
     }
@@ -594,6 +565,7 @@ impl<'a> Build<'a> {
     fn launch(
         &self,
         at: usize,
+        kernel: usize,
         label: &str,
         workload: &[u64],
         given: &[Given],
@@ -601,7 +573,7 @@ impl<'a> Build<'a> {
     ) -> Result<Node<'a>, DeviceError> {
         let invalid =
             |error: String| DeviceError::Invalid { what: format!("launch of {label} for {seats} seats: {error}") };
-        let kernel = &self.of.kernels[self.of.kernel_of[at].unwrap_or(0)];
+        let kernel = &self.of.kernels[kernel];
         let geometry = kernel.image.launch.geometry(workload).map_err(|error| invalid(error.to_string()))?;
         let [x, y, z] = geometry.workgroups;
         if x == 0 || y == 0 || z == 0 {

@@ -5,13 +5,12 @@
 //! - Seats past the last one, up to the bucket's end, read the row of seat 0.
 
 use crate::error::faulted;
-use crate::plan::CudaExecutable;
+use crate::plan::CudaPlan;
 use crate::slot::SlotMemory;
-use crate::sys::Context;
+use crate::sys::{Context, Mark};
 use lanes_core::device::DeviceError;
 use lanes_core::lanes::SeatRows;
 use loom_compiler::ptx::{FAULT_BYTES, Fault};
-use std::sync::PoisonError;
 
 /// Bytes before the rows in a block.
 pub(crate) const BLOCK_HEAD: usize = 16;
@@ -21,34 +20,41 @@ pub(crate) const fn block_bytes(seats: usize) -> usize {
     BLOCK_HEAD + 8 * seats
 }
 
-/// Runs one turn to its end.
+/// Begins one turn: writes its block, and launches its graph.
 ///
 /// # Safety
-/// - The caller has entered the turnstiles of the executable's buffers.
-/// - `slot` is of `executable` and used by nobody else; `seats` were checked against its capacity, rows too if it has states.
-pub(crate) unsafe fn run(
+/// Until [`end`] returns for it:
+/// - nothing but work of the same stream touches the buffers of `plan`;
+/// - `slot` is of `plan` and used by nobody else.
+///
+/// `seats` were checked against the plan's capacity, rows too if it has states.
+pub(crate) unsafe fn begin(
     context: &Context,
-    executable: &CudaExecutable,
+    plan: &CudaPlan,
     slot: &SlotMemory,
     seats: &[SeatRows],
-) -> Result<(), DeviceError> {
+) -> Result<Mark, DeviceError> {
     context.health()?;
-    let bucket = executable.buckets.partition_point(|&most| (most as usize) < seats.len());
-    let max_seats = executable.capacity.max_seats as usize;
+    let bucket = plan.buckets.partition_point(|&most| (most as usize) < seats.len());
     // SAFETY: the slot is the caller's, and the block is reached here alone.
-    let block = unsafe { slot.host.bytes(0, block_bytes(max_seats)) };
-    write_block(block, max_seats, executable.buckets[bucket] as usize, seats);
-    // Turns of one executable run one after the other, so one scratch serves all its slots.
-    let turn = executable.running.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the graph names the slot's memory, the executable's scratch, whose lock is held, its constants, which nobody
-    // writes, and its buffers, whose turnstiles are entered. Rows were checked, and all else was when it was prepared.
-    let ran = unsafe { context.run(&executable.name, &slot.graphs[bucket]) };
-    drop(turn);
-    ran?;
-    // SAFETY: as above; the graph has ended.
-    let records = unsafe { slot.host.bytes(executable.faults_at, executable.faulting.len() * FAULT_BYTES) };
+    let block = unsafe { slot.host.bytes(0, block_bytes(plan.max_seats)) };
+    write_block(block, plan.max_seats, plan.buckets[bucket] as usize, seats);
+    // SAFETY: the graph names the slot's memory, constants, which nobody writes, the plan's buffers, and scratch, which all
+    // slots of a plan share: turns are of one stream, so one runs after the other. Rows were checked, and all else was when
+    // it was prepared.
+    unsafe { context.launch(&plan.name, &slot.graphs[bucket]) }
+}
+
+/// Waits for the end of a turn, and tells how it ended.
+///
+/// # Safety
+/// `mark` is what [`begin`] gave for `plan` and `slot`, with its promise kept until now.
+pub(crate) unsafe fn end(context: &Context, plan: &CudaPlan, slot: &SlotMemory, mark: Mark) -> Result<(), DeviceError> {
+    context.finish(&plan.name, mark)?;
+    // SAFETY: the slot is the caller's, and its graph has ended.
+    let records = unsafe { slot.host.bytes(plan.faults_at, plan.faulting.len() * FAULT_BYTES) };
     // Commands are in program order: the first one is the one to tell.
-    let faults = records.as_chunks::<FAULT_BYTES>().0.iter().zip(&executable.faulting);
+    let faults = records.as_chunks::<FAULT_BYTES>().0.iter().zip(&plan.faulting);
     let fault = faults.into_iter().find_map(|(record, (label, image))| {
         let fault = Fault::read(record)?;
         Some(faulted(label, image, &fault))

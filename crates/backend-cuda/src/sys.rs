@@ -9,7 +9,7 @@
 //!   missing, and return an enum that a newer driver's numbers do not fit. Statuses are numbers here.
 //! - Every call makes the context current on its thread first: callers come from any thread.
 //! - Dropping a handle calls nothing. It leaves what it held in the context's graveyard, which is emptied by whoever next
-//!   allocates or prepares, and by the device thread between turns.
+//!   allocates or prepares, and by the device's watcher when nothing is in flight.
 //! - A status that the context does not survive loses the device: one cause, kept, and every later call fails with it.
 
 use cudarc::driver::sys as raw;
@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The oldest driver that is used, as the CUDA version it was made for: 12.0, which is R525.
 pub(crate) const DRIVER_LEAST: u32 = 12_000;
@@ -26,6 +27,8 @@ pub(crate) const DRIVER_LEAST: u32 = 12_000;
 type Status = c_uint;
 
 const OUT_OF_MEMORY: Status = 2;
+/// An event that was recorded and is not yet reached.
+const NOT_READY: Status = 600;
 /// What is wrong with a text given to the driver's compiler: invalid PTX, unsupported version, no image for this GPU, no
 /// compiler, symbol not found.
 const BUILD: [Status; 7] = [200, 209, 218, 221, 222, 301, 500];
@@ -74,6 +77,10 @@ interface! {
     stream_create: "cuStreamCreate"(*mut raw::CUstream, c_uint);
     stream_destroy: "cuStreamDestroy_v2"(raw::CUstream);
     stream_wait: "cuStreamSynchronize"(raw::CUstream);
+    event_create: "cuEventCreate"(*mut raw::CUevent, c_uint);
+    event_destroy: "cuEventDestroy_v2"(raw::CUevent);
+    event_record: "cuEventRecord"(raw::CUevent, raw::CUstream);
+    event_query: "cuEventQuery"(raw::CUevent);
     memory_allocate: "cuMemAlloc_v2"(*mut raw::CUdeviceptr, usize);
     memory_free: "cuMemFree_v2"(raw::CUdeviceptr);
     host_allocate: "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
@@ -280,6 +287,8 @@ pub(crate) struct Context {
     stream: raw::CUstream,
     /// Transfers of host calls, which wait for no turn.
     side: raw::CUstream,
+    /// Events that mark nothing now: as many as were ever in flight at once.
+    events: Mutex<Vec<raw::CUevent>>,
     lost: OnceLock<Arc<str>>,
     graveyard: Mutex<Vec<Remains>>,
 }
@@ -288,6 +297,21 @@ pub(crate) struct Context {
 unsafe impl Send for Context {}
 // SAFETY: as above; what is mutable is behind locks.
 unsafe impl Sync for Context {}
+
+/// Room for as many events as can be in flight, so that keeping one never allocates.
+const EVENTS: usize = 256;
+
+/// How long whoever waits for a graph looks without pause: a thread that sleeps wakes 50 to 80 µs late, which is to be a small
+/// part of what it has waited.
+const SPIN: Duration = Duration::from_millis(1);
+/// How long it asks to pause after that.
+const PAUSE: Duration = Duration::from_micros(20);
+
+/// The place in the stream behind a graph that was launched.
+pub struct Mark(raw::CUevent);
+
+// SAFETY: a handle without thread affinity, as for `Context`.
+unsafe impl Send for Mark {}
 
 /// What a dropped handle leaves.
 enum Remains {
@@ -315,6 +339,7 @@ impl Context {
             context: ptr::null_mut(),
             stream: ptr::null_mut(),
             side: ptr::null_mut(),
+            events: Mutex::new(Vec::with_capacity(EVENTS)),
             lost: OnceLock::new(),
             graveyard: Mutex::default(),
         };
@@ -590,14 +615,63 @@ impl Context {
         Ok(made)
     }
 
-    /// Launches a graph and waits for its end.
+    fn events(&self) -> MutexGuard<'_, Vec<raw::CUevent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Launches a graph, and marks its end.
     ///
     /// # Safety
-    /// As [`Self::graph`], until this returns.
-    pub unsafe fn run(&self, what: &str, graph: &Graph) -> Result<(), DeviceError> {
+    /// As [`Self::graph`], until [`Self::finish`] returns for the mark.
+    pub unsafe fn launch(&self, what: &str, graph: &Graph) -> Result<Mark, DeviceError> {
+        let kept = self.events().pop();
+        let event = match kept {
+            Some(event) => event,
+            None => {
+                let mut event = ptr::null_mut();
+                // SAFETY: a place for one handle; 2 is an event that keeps no time.
+                self.call("cuEventCreate", what, 0, |call| unsafe { (call.event_create)(&mut event, 2) })?;
+                event
+            }
+        };
         // SAFETY: the graph is of this context, and the caller keeps its memory to it.
-        self.call("cuGraphLaunch", what, 0, |call| unsafe { (call.graph_launch)(graph.exec, self.stream) })?;
-        self.wait(self.stream, what)
+        let launched = |call: &Interface| unsafe { (call.graph_launch)(graph.exec, self.stream) };
+        let launched = self.call("cuGraphLaunch", what, 0, launched);
+        let marked = launched.and_then(|()| {
+            // SAFETY: an event that marks nothing else, and a stream, both of this context.
+            let marked = |call: &Interface| unsafe { (call.event_record)(event, self.stream) };
+            // The graph must not run on where nobody waits for it.
+            self.call("cuEventRecord", what, 0, marked).or_else(|error| self.wait(self.stream, what).and(Err(error)))
+        });
+        match marked {
+            Ok(()) => Ok(Mark(event)),
+            Err(error) => {
+                self.events().push(event);
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits until what was marked has ended.
+    pub fn finish(&self, what: &str, Mark(event): Mark) -> Result<(), DeviceError> {
+        let began = Instant::now();
+        let ended = loop {
+            self.health()?;
+            // SAFETY: the context lives as long as `self`; the event is of it.
+            let status = unsafe {
+                match (self.driver.call.context_set)(self.context) {
+                    0 => (self.driver.call.event_query)(event),
+                    status => status,
+                }
+            };
+            match status {
+                NOT_READY if began.elapsed() < SPIN => std::hint::spin_loop(),
+                NOT_READY => std::thread::sleep(PAUSE),
+                status => break self.driver.check("cuEventQuery", status),
+            }
+        };
+        self.events().push(event);
+        ended.map_err(|failure| self.error(&failure, what, 0))
     }
 }
 
@@ -612,6 +686,9 @@ impl Drop for Context {
         unsafe {
             let call = &self.driver.call;
             (call.context_set)(self.context);
+            for event in self.events.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+                (call.event_destroy)(event);
+            }
             for stream in [self.stream, self.side].into_iter().filter(|stream| !stream.is_null()) {
                 (call.stream_destroy)(stream);
             }
@@ -669,7 +746,7 @@ impl Drop for Template<'_> {
 }
 
 /// A stretch of memory, of the device or of the host, that the device reaches by address.
-pub(crate) struct Memory {
+pub struct Memory {
     context: Arc<Context>,
     address: raw::CUdeviceptr,
     len: usize,
@@ -692,17 +769,17 @@ impl Address {
 
 impl Memory {
     /// How many bytes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// Whether it is the host's.
-    pub fn is_host(&self) -> bool {
+    pub(crate) fn is_host(&self) -> bool {
         self.host
     }
 
     /// Its first byte.
-    pub fn base(&self) -> Address {
+    pub(crate) fn base(&self) -> Address {
         Address { address: self.address, host: self.host }
     }
 
@@ -717,7 +794,7 @@ impl Memory {
     /// # Safety
     /// Neither the device nor another thread touches them while the slice lives.
     #[allow(clippy::mut_from_ref, reason = "memory that is shared by agreement, as the device reaches it too")]
-    pub unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8] {
+    pub(crate) unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8] {
         assert!(self.host, "the host sees no device memory");
         let address = self.at(offset, len) as usize;
         // SAFETY: host memory that lives as long as `self`, zeroed when it was allocated; `at` keeps the slice inside, and the

@@ -23,20 +23,30 @@ pub(crate) struct Constant {
 /// What was given: nobody else gets its address while this is held.
 pub(crate) enum Owner {
     /// A plan's constant.
-    Bytes(#[allow(dead_code, reason = "held for its address")] Weak<[u8]>),
-    /// A contraction's weights or bias.
-    Floats(#[allow(dead_code, reason = "held for its address")] Weak<[f32]>),
+    Bytes(Weak<[u8]>),
+    /// A contraction's bias, or its weights with that many columns.
+    Floats(Weak<[f32]>, usize),
+}
+
+impl Owner {
+    /// Address, length and columns: what is made of one array depends on these.
+    fn key(&self) -> (usize, usize, usize) {
+        match self {
+            Self::Bytes(bytes) => (bytes.as_ptr().cast::<u8>() as usize, bytes.as_ptr().len(), 0),
+            Self::Floats(floats, columns) => (floats.as_ptr().cast::<u8>() as usize, floats.as_ptr().len(), *columns),
+        }
+    }
 }
 
 /// What was given, and what was made of it.
 type Made = (Owner, Weak<Constant>);
 
-/// What is shared on one device, by address and length in bytes.
+/// What is shared on one device, by [`Owner::key`].
 #[derive(Default)]
-pub(crate) struct Weights(Mutex<HashMap<(usize, usize), Made>>);
+pub(crate) struct Weights(Mutex<HashMap<(usize, usize, usize), Made>>);
 
 impl Weights {
-    /// `bytes`, which lie in `owner`, on the device.
+    /// `bytes`, made of what `owner` holds, on the device.
     pub fn constant(
         &self,
         context: &Arc<Context>,
@@ -45,7 +55,7 @@ impl Weights {
         owner: Owner,
         bytes: &[u8],
     ) -> Result<Arc<Constant>, DeviceError> {
-        let key = (bytes.as_ptr() as usize, bytes.len());
+        let key = owner.key();
         // Held while uploading, so that two plans with the same weights do not upload them twice.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(constant) = known.get(&key).and_then(|(_, constant)| constant.upgrade()) {

@@ -7,7 +7,7 @@ use crate::say;
 use crate::serve::chain;
 use crate::source::{Declared, Source};
 use crate::spec::{Made, Spec, named};
-use lanes::device::Device;
+use lanes::device::{Device, DeviceError};
 use lanes::lanes::{LanedModel, LanesBuilder, Runnable};
 use lanes::onnx::{Dim, Given, ImportOptions, Inspection, Model, PortInspection, Role, StatePair, Tensor};
 use lanes::{BackendError, OpenOptions, Scope};
@@ -274,8 +274,14 @@ fn shown(dims: &[Dim]) -> String {
 /// Opens the device that `--backend` names.
 pub fn device(backend: &str, threads: Option<u32>) -> CliResult<Arc<dyn Device>> {
     let threads = threads.map(|threads| threads as usize);
-    let options = OpenOptions { threads, budget: crate::machine::available_bytes() };
+    // The host's memory is no other device's.
+    let on_host = backend.split(':').next() == Some("cpu");
+    let options = OpenOptions { threads, budget: crate::machine::available_bytes().filter(|_| on_host) };
     lanes::open(backend, &options).map_err(|why| match why {
+        // What is not there was asked for in vain; what is there and fails is a failure.
+        BackendError::Device(DeviceError::Unsupported { what }) => {
+            CliError::usage(format!("--backend {backend}: {what}"))
+        }
         BackendError::Device(_) => CliError::failed(format!("--backend {backend}: {}", chain(&why))),
         _ => CliError::usage(format!("--backend {backend}: {why}")),
     })

@@ -285,11 +285,13 @@ fn watch(shared: &Arc<Shared>) {
         let (lost, is_closing, is_held) = (state.lost.clone(), state.is_closing, state.is_held);
         let now = Instant::now();
         let mut sleep = None;
-        for flying in &mut state.flying {
-            if lost.is_some() || is_closing {
-                // Nothing more is begun, behind a gate or not.
-                flying.inner.iter().for_each(Completion::cancel);
-            } else if flying.gate.is_some() || flying.inner.is_none() {
+        if lost.is_some() || is_closing {
+            // Nothing more is begun, behind a gate or not. The last first: the device under this one begins what is next as
+            // soon as the one before it has ended, which a cancel may do at once.
+            state.flying.iter().rev().filter_map(|flying| flying.inner.as_ref()).for_each(Completion::cancel);
+        }
+        for flying in state.flying.iter_mut().filter(|_| lost.is_none() && !is_closing) {
+            if flying.gate.is_some() || flying.inner.is_none() {
                 if !is_held && flying.due <= now {
                     if let Some(gate) = flying.gate.take() {
                         gate.complete(Ok(Outcome::default()));

@@ -82,6 +82,11 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
+    /// For backends: something longer than this machine can address.
+    pub fn unaddressable(what: String, bytes: u64) -> Self {
+        Self::TooLarge { what, bytes, limit: isize::MAX as u64 }
+    }
+
     /// What a submission ends with that came after one which ended with `self`. The first cause is kept, however long
     /// the chain.
     pub fn upstream(self) -> Self {
