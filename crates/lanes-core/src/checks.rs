@@ -248,9 +248,13 @@ impl Target for DeviceTarget<'_> {
         let done = self.session.record("one", |commands| launch.record(commands));
         let done = done.and_then(|()| self.session.replay("one")?.wait());
         self.launched.push(launch);
-        done.map(drop).map_err(|why| match failed(why) {
-            Stop::Error(why) => Stop::Error(format!("kernel `{name}`: {why}")),
-            unsupported => unsupported,
+        done.map(drop).map_err(|why| match why {
+            // What a kernel did wrong begins with its name.
+            DeviceError::Fault { what, .. } if what.starts_with("kernel `") => Stop::Error(what),
+            why => match failed(why) {
+                Stop::Error(why) => Stop::Error(format!("kernel `{name}`: {why}")),
+                unsupported => unsupported,
+            },
         })
     }
 
