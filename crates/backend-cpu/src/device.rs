@@ -65,6 +65,7 @@ impl CpuDevice {
             slots_max: SLOTS_MAX,
             unified: true,
             grid_barrier: false,
+            sums: lanes_core::device::Sums::CHAIN,
             atomics_64: true,
         };
         let host = Host::new(CpuEngine { pool }, capabilities, Budget::new(options.budget));

@@ -1,165 +1,468 @@
-//! Contractions, as Loom: one work-item for each element of the result, its sum one ascending chain.
+//! Contractions, as Loom: every element of the result is a sum in one order, whatever the number of rows.
 //!
-//! - The chain is the plan's: of fused multiply-adds from zero over k, then the bias, then the activation. It is the same
-//!   for any number of seats.
-//! - Not here: a fast form. This one reads every operand from memory for every product.
+//! ```text
+//! workgroup: a tile of rows and columns        subgroup c: chunk c of k        work-item: its columns, all rows
+//!   a block of k at a time:  weights to registers ── operands of the rows to workgroup memory ── multiply and add
+//!   at the end:              sums of the chunks to workgroup memory ── added, ascending ── bias, activation, store
+//! ```
+//!
+//! - K is cut as [`SUMS`] says, then come bias and activation. The number of rows chooses how many share a workgroup, and never
+//!   the order of a sum.
+//! - Rows are seats by positions. Operands are found where they lie, so a convolution's patches are never written out.
+//! - Not here: tensor cores, and operands of fewer than 32 bits.
 
-use lanes_core::plan::{Activation, Contraction};
+use lanes_core::device::Sums;
+use lanes_core::plan::{Activation, Contraction, Term};
 use std::fmt::Write;
+use std::ops::Range;
 
-/// Work-items of a workgroup.
-const GROUP: usize = 128;
+/// Work-items of a subgroup.
+const LANES: usize = 32;
 
-/// The text of `contraction`, its kernel called `contract`. Launch arguments: the seats; a buffer for each term, whole
-/// storages with `seat_elements[term]` elements a seat (0 where one value serves all); weights; bias, if there is one; the
-/// result's storage, of `out_seat_elements` a seat (0 likewise). Workload: the seats. `None` for an
-/// activation that this has no form for.
-pub(crate) fn text(contraction: &Contraction, seat_elements: &[usize], out_seat_elements: usize) -> Option<String> {
-    let Contraction { terms, bias, activation, positions, n, out_offset, out_position_stride, .. } = contraction;
-    let (each, less) = (positions * n, GROUP - 1);
-    let mut text = format!(
-        "kernel.def export(\"contract\") @contract(%seats: index) {{
-  %one = index.constant 1 : index
-  %size = index.constant {GROUP} : index
-  %each = index.constant {each} : index
-  %total = index.mul %seats, %each : index
-  %less = index.constant {less} : index
-  %padded = index.add %total, %less : index
-  %groups = index.div %padded, %size : index
-  kernel.launch.config workgroups(%groups, %one, %one) workgroup_size(%size, %one, %one) : index
-}} launch(%seats: index"
-    );
-    for at in 0..terms.len() {
-        put(&mut text, format_args!(", %left{at}: buffer"));
-    }
-    let bias_argument = if bias.is_some() { ", %bias: buffer" } else { "" };
-    put(&mut text, format_args!(", %weights: buffer{bias_argument}, %out: buffer) {{\n"));
-    let k = contraction.k();
-    put(
-        &mut text,
-        format_args!(
-            "  %zero = index.constant 0 : offset
-  %first = index.constant 0 : index
-  %one = index.constant 1 : index
-  %columns = index.constant {n} : index
-  %positions = index.constant {positions} : index
-  %each = index.constant {each} : index
-  %total = index.mul %seats, %each : index
-  %wv = buffer.view %weights[%zero] : buffer -> view<{k}x{n}xf32>
-  %item = kernel.workitem.dispatch.id<x> : index
-  %live = index.cmp ult, %item, %total : index
-  scf.if %live {{
-    %column = index.rem %item, %columns : index
-    %place = index.div %item, %columns : index
-    %position = index.rem %place, %positions : index
-    %seat = index.div %place, %positions : index
-    %sum0 = scalar.constant 0.0 : f32
-"
-        ),
-    );
-    let mut done = 0;
-    for (at, term) in terms.iter().enumerate() {
-        let next = at + 1;
-        let elements = seat_elements[at];
-        // Where one value serves all, the seat counts for nothing.
-        let last = term.offset
-            + positions.saturating_sub(1) * step(*positions, term.position_stride)
-            + term.taps.saturating_sub(1) * step(term.taps, term.tap_stride)
-            + term.tap_len;
-        let shared = elements == 0;
-        let length = if shared { last } else { elements };
-        put(
-            &mut text,
-            format_args!(
-                "    %elements{at} = index.constant {elements} : index
-    %length{at}c = index.constant {length} : index
-    %length{at} = index.mul %{count}, %length{at}c : index
-    %view{at} = buffer.view %left{at}[%zero] : buffer -> view<[%length{at}]xf32>
-    %offset{at} = index.constant {offset} : index
-    %positionstride{at} = index.constant {position_stride} : index
-    %tapstride{at} = index.constant {tap_stride} : index
-    %taps{at} = index.constant {taps} : index
-    %taplen{at} = index.constant {tap_len} : index
-    %done{at} = index.constant {done} : index
-    %ofseat{at} = index.mul %seat, %elements{at} : index
-    %ofposition{at} = index.mul %position, %positionstride{at} : index
-    %base{at}a = index.add %ofseat{at}, %offset{at} : index
-    %base{at} = index.add %base{at}a, %ofposition{at} : index
-    %sum{next} = scf.for %tap = [%first to %taps{at} step %one](%acc = %sum{at} : f32) -> (f32) {{
-      %oftap = index.mul %tap, %tapstride{at} : index
-      %start = index.add %base{at}, %oftap : index
-      %skipped = index.mul %tap, %taplen{at} : index
-      %kstart = index.add %skipped, %done{at} : index
-      %inner = scf.for %c = [%first to %taplen{at} step %one](%acc2 = %acc : f32) -> (f32) {{
-        %from = index.add %start, %c : index
-        %k = index.add %kstart, %c : index
-        %x = view.load %view{at}[%from] : view<[%length{at}]xf32> -> f32
-        %w = view.load %wv[%k, %column] : view<{k}x{n}xf32> -> f32
-        %fused = scalar.fmaf %x, %w, %acc2 : f32
-        scf.yield %fused : f32
-      }}
-      scf.yield %inner : f32
-    }}
-",
-                count = if shared { "one" } else { "seats" },
-                offset = term.offset,
-                position_stride = step(*positions, term.position_stride),
-                tap_stride = step(term.taps, term.tap_stride),
-                taps = term.taps,
-                tap_len = term.tap_len,
-            ),
-        );
-        done += term.k();
-    }
-    let sum = format!("%sum{}", terms.len());
-    if bias.is_some() {
-        put(
-            &mut text,
-            format_args!(
-                "    %bv = buffer.view %bias[%zero] : buffer -> view<{n}xf32>
-    %b = view.load %bv[%column] : view<{n}xf32> -> f32
-    %biased = scalar.addf {sum}, %b : f32\n"
-            ),
-        );
-    }
-    let result = if bias.is_some() { "%biased" } else { &sum };
-    let (steps, result) = activated(*activation, result)?;
-    text.push_str(&steps);
-    let shared = out_seat_elements == 0;
-    let length = if shared {
-        out_offset + positions.saturating_sub(1) * step(*positions, *out_position_stride) + n
-    } else {
-        out_seat_elements
-    };
-    let count = if shared { "one" } else { "seats" };
-    let out_stride = step(*positions, *out_position_stride);
-    put(
-        &mut text,
-        format_args!(
-            "    %outelements = index.constant {out_seat_elements} : index
-    %outlengthc = index.constant {length} : index
-    %outlength = index.mul %{count}, %outlengthc : index
-    %yv = buffer.view %out[%zero] : buffer -> view<[%outlength]xf32>
-    %outoffset = index.constant {out_offset} : index
-    %outstride = index.constant {out_stride} : index
-    %outseat = index.mul %seat, %outelements : index
-    %outposition = index.mul %position, %outstride : index
-    %at1 = index.add %outseat, %outoffset : index
-    %at2 = index.add %at1, %outposition : index
-    %at = index.add %at2, %column : index
-    view.store {result}, %yv[%at] : f32, view<[%outlength]xf32>
-  }}
-  kernel.return
-}}
-"
-        ),
-    );
-    Some(text)
+/// 16 runs, or as many of at least 8 terms as there are, so that one row keeps a multiprocessor busy. The weights of a block lie in
+/// registers.
+pub(crate) const SUMS: Sums = Sums { runs_max: 16, run_min: 8, block_max: 32 };
+
+/// What a workgroup computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Tile {
+    /// Rows, all of each work-item.
+    rows: usize,
+    /// Columns of a work-item; its subgroup has [`LANES`] times as many.
+    columns: usize,
 }
 
-fn put(text: &mut String, what: std::fmt::Arguments<'_>) {
-    // Writing to a string does not fail.
-    let _ = text.write_fmt(what);
+impl Tile {
+    /// The largest tile, of those that `rows` rows and the columns fill, which leaves enough workgroups for `units`
+    /// multiprocessors. Small ones wait for memory, so that the least work is best; large ones for workgroup memory, which
+    /// feeds `columns` products for each operand that it gives.
+    pub fn of(contraction: &Contraction, rows: usize, units: usize) -> Self {
+        let groups = |tile: &Self| rows.div_ceil(tile.rows) * contraction.n.div_ceil(LANES * tile.columns);
+        let fits = |tile: &Self| {
+            tile.rows <= rows
+                && (tile.columns == 1 || contraction.n.is_multiple_of(LANES * tile.columns))
+                && groups(tile) * 4 >= units * 3
+        };
+        let tiles = [(16, 4), (8, 4), (8, 2), (16, 1), (8, 1), (4, 1), (2, 1)];
+        tiles
+            .map(|(rows, columns)| Self { rows, columns })
+            .into_iter()
+            .find(fits)
+            .unwrap_or(Self { rows: 1, columns: 1 })
+    }
+}
+
+/// The text of `contraction` in workgroups of `tile`, for at most `max_seats` seats, its kernel called `contract`. Launch arguments: the seats; a
+/// buffer for each term, whole storages with `seat_elements[term]` elements a seat (0 where one value serves all); weights;
+/// bias, if there is one; the result's storage, of `out_seat_elements` a seat (0 likewise). Workload: the seats. `None` for an
+/// activation that this has no form for.
+pub(crate) fn text(
+    contraction: &Contraction,
+    seat_elements: &[usize],
+    out_seat_elements: usize,
+    tile: Tile,
+    max_seats: usize,
+) -> Option<String> {
+    let (steps, result) =
+        activated(contraction.activation, if contraction.bias.is_some() { "%biased" } else { "%sum" })?;
+    let mut text = Text {
+        contraction,
+        seat_elements,
+        out_seat_elements,
+        rows: tile.rows,
+        columns: tile.columns,
+        max_seats,
+        cut: SUMS.cut(contraction.k()),
+        text: String::new(),
+    };
+    text.head();
+    text.chunk();
+    text.meet(&steps, &result);
+    Some(text.text)
+}
+
+/// A text being written.
+struct Text<'a> {
+    contraction: &'a Contraction,
+    seat_elements: &'a [usize],
+    out_seat_elements: usize,
+    /// Rows of a workgroup.
+    rows: usize,
+    /// Columns of a work-item.
+    columns: usize,
+    max_seats: usize,
+    /// Chunks, blocks of a chunk, terms of a block.
+    cut: [usize; 3],
+    text: String,
+}
+
+/// A line of a [`Text`].
+macro_rules! line {
+    ($to:expr, $($what:tt)*) => {{
+        let text = &mut $to.text;
+        // Writing to a string does not fail.
+        let _ = writeln!(text, $($what)*);
+    }};
+}
+
+impl Text<'_> {
+    fn index(&mut self, name: &str, value: usize) {
+        line!(self, "  %{name} = index.constant {value} : index");
+    }
+
+    /// Elements between the rows of the operands in workgroup memory: 16 bytes more than the rows, where that keeps rows apart
+    /// that would meet in a bank.
+    fn pitch(&self) -> usize {
+        if self.rows >= 8 { self.rows + 4 } else { self.rows }
+    }
+
+    /// Columns of a workgroup.
+    fn width(&self) -> usize {
+        LANES * self.columns
+    }
+
+    /// Elements between the sums of a work-item's columns, so that neither who writes nor who reads them meet in a bank.
+    fn apart(&self) -> usize {
+        if self.columns == 1 { LANES } else { LANES + LANES / self.columns }
+    }
+
+    /// The view of the chunks' sums.
+    fn sums(&self) -> String {
+        format!("view<{}x{}x{}x{}xf32>", self.cut[0], self.rows, self.columns, self.apart())
+    }
+
+    /// The elements of a storage that `last` is the end of, for a seat or for all.
+    fn length(&mut self, name: &str, elements: usize, last: usize) {
+        let (count, each) = if elements == 0 { ("one", last) } else { ("seats", elements) };
+        line!(self, "  %{name}each = index.constant {each} : index");
+        line!(self, "  %{name}length = index.mul %{count}, %{name}each : index");
+    }
+
+    /// Launch, views, and what a work-item is.
+    fn head(&mut self) {
+        let Contraction { terms, bias, positions, n, out_offset, out_position_stride, .. } = self.contraction;
+        let [chunks, _, block] = self.cut;
+        let (rows, pitch, k, size) = (self.rows, self.pitch(), self.contraction.k(), chunks * LANES);
+        line!(self, "kernel.def export(\"contract\") @contract(%seats: index) {{");
+        for (name, value) in [
+            ("one", 1),
+            ("positions", *positions),
+            ("less", rows - 1),
+            ("together", rows),
+            ("across", n.div_ceil(self.width())),
+            ("size", size),
+        ] {
+            self.index(name, value);
+        }
+        line!(self, "  %rows = index.mul %seats, %positions : index");
+        line!(self, "  %padded = index.add %rows, %less : index");
+        line!(self, "  %down = index.div %padded, %together : index");
+        line!(
+            self,
+            "  kernel.launch.config workgroups(%down, %across, %one) workgroup_size(%size, %one, %one) : index"
+        );
+        let lefts: String = (0..terms.len()).map(|at| format!("%left{at}: buffer, ")).collect();
+        let bias_argument = if bias.is_some() { "%bias: buffer, " } else { "" };
+        line!(self, "}} launch(%given: index, {lefts}%weights: buffer, {bias_argument}%out: buffer) {{");
+        // So that rows and what they begin at are counted in 32 bits where that is enough.
+        line!(self, "  %seats = index.assume %given [range(%given, 1, {})] : index", self.max_seats);
+        line!(self, "  %start = index.constant 0 : offset");
+        for (name, value) in [
+            ("zero", 0),
+            ("one", 1),
+            ("positions", *positions),
+            ("width", self.width()),
+            ("lanes", LANES),
+            ("each", self.columns),
+            ("together", rows),
+            ("columns", *n),
+            ("lastcolumn", n - 1),
+            ("depth", k),
+            ("lastk", k.saturating_sub(1)),
+            ("chunklength", self.cut[1] * self.cut[2]),
+        ] {
+            self.index(name, value);
+        }
+        line!(self, "  %nothing = scalar.constant 0.0 : f32");
+        line!(self, "  %rows = index.mul %seats, %positions : index");
+        line!(self, "  %lastrow = index.sub %rows, %one : index");
+        line!(self, "  %lane = kernel.subgroup.lane.id : index");
+        line!(self, "  %chunk = kernel.subgroup.id : index");
+        line!(self, "  %down = kernel.workgroup.id<x> : index");
+        line!(self, "  %across = kernel.workgroup.id<y> : index");
+        line!(self, "  %firstrow = index.mul %down, %together : index");
+        line!(self, "  %firstcolumn = index.mul %across, %width : index");
+        line!(self, "  %ahead = index.mul %lane, %each : index");
+        line!(self, "  %column = index.add %firstcolumn, %ahead : index");
+        line!(self, "  %firstk = index.mul %chunk, %chunklength : index");
+        for (at, term) in terms.iter().enumerate() {
+            self.length(&format!("left{at}"), self.seat_elements[at], last(term, *positions));
+            line!(self, "  %view{at} = buffer.view %left{at}[%start] : buffer -> view<[%left{at}length]xf32>");
+        }
+        let out_last = out_offset + positions.saturating_sub(1) * step(*positions, *out_position_stride) + n;
+        self.length("out", self.out_seat_elements, out_last);
+        line!(self, "  %result = buffer.view %out[%start] : buffer -> view<[%outlength]xf32>");
+        line!(self, "  %w = buffer.view %weights[%start] : buffer -> view<{k}x{n}xf32>");
+        if bias.is_some() {
+            line!(self, "  %b = buffer.view %bias[%start] : buffer -> view<{n}xf32>");
+        }
+        let bytes = (chunks * block * pitch).max(chunks * rows * self.columns * self.apart()) * 4;
+        line!(self, "  %bytes = index.constant {bytes} : offset");
+        line!(self, "  %memory = buffer.alloca<workgroup> align(16) %bytes : buffer");
+        line!(self, "  %xs = buffer.view %memory[%start] : buffer -> view<{chunks}x{block}x{pitch}xf32>");
+        let sums = self.sums();
+        line!(self, "  %sums = buffer.view %memory[%start] : buffer -> {sums}");
+    }
+
+    /// The sums of this subgroup's chunk: `%acc`.
+    fn chunk(&mut self) {
+        let [chunks, blocks, block] = self.cut;
+        let rows = self.rows;
+        let has_rest = chunks * blocks * block > self.contraction.k();
+        if self.contraction.n.is_multiple_of(self.width()) {
+            line!(self, "  %of = index.add %column, %zero : index");
+        } else {
+            // One past the last column multiplies what the last one does, and stores nothing.
+            line!(self, "  %of = index.min %column, %lastcolumn : index");
+        }
+        let each = self.columns;
+        let accs =
+            |name: &str, with: &str| (0..each).map(|c| format!("%{name}{c}{with}")).collect::<Vec<_>>().join(", ");
+        let ty = format!("vector<{rows}xf32>");
+        line!(self, "  %none = vector.splat %nothing : {ty}");
+        self.index("blocks", blocks);
+        self.index("block", block);
+        let (results, carried) = (accs("acc", ""), accs("before", &format!(" = %none : {ty}")));
+        let types = vec![ty.as_str(); each].join(", ");
+        line!(self, "  {results} = scf.for %at = [%zero to %blocks step %one]({carried}) -> ({types}) {{");
+        line!(self, "  %skipped = index.mul %at, %block : index");
+        line!(self, "  %kstart = index.add %firstk, %skipped : index");
+        // As many weights at a time as there is room for in registers, each time those of the products after the next ones.
+        let groups: Vec<Range<usize>> = (0..block)
+            .step_by(SUMS.block_max / each)
+            .map(|from| from..block.min(from + SUMS.block_max / each))
+            .collect();
+        self.weights(groups[0].clone(), has_rest);
+        self.stage(has_rest);
+        line!(self, "  kernel.barrier<workgroup> scope(subgroup) ordering(acq_rel)");
+        let view = format!("view<{chunks}x{block}x{}xf32>", self.pitch());
+        for (at, group) in groups.iter().enumerate() {
+            if let Some(next) = groups.get(at + 1) {
+                self.weights(next.clone(), has_rest);
+            }
+            for i in group.clone() {
+                line!(self, "  %x{i} = vector.load %xs[%chunk, %i{i}, %zero] : {view} -> {ty}");
+                for c in 0..each {
+                    let before = if i == 0 { format!("before{c}") } else { format!("acc{c}_{}", i - 1) };
+                    line!(self, "  %ws{i}_{c} = vector.splat %w{i}_{c} : {ty}");
+                    line!(self, "  %acc{c}_{i} = vector.fmaf %x{i}, %ws{i}_{c}, %{before} : {ty}");
+                }
+            }
+        }
+        if blocks > 1 {
+            line!(self, "  kernel.barrier<workgroup> scope(subgroup) ordering(acq_rel)");
+        }
+        line!(self, "  scf.yield {} : {types}", accs("acc", &format!("_{}", block - 1)));
+        line!(self, "  }}");
+    }
+
+    /// `%w{i}_{c}`: weights of the terms `group` of a block.
+    fn weights(&mut self, group: Range<usize>, has_rest: bool) {
+        let (k, n, each) = (self.contraction.k(), self.contraction.n, self.columns);
+        for i in group.clone() {
+            self.index(&format!("i{i}"), i);
+            line!(self, "  %k{i} = index.add %kstart, %i{i} : index");
+            let row = if has_rest {
+                line!(self, "  %there{i} = index.cmp ult, %k{i}, %depth : index");
+                line!(self, "  %kc{i} = index.min %k{i}, %lastk : index");
+                format!("kc{i}")
+            } else {
+                format!("k{i}")
+            };
+            line!(self, "  %wv{i} = vector.load %w[%{row}, %of] : view<{k}x{n}xf32> -> vector<{each}xf32>");
+        }
+        for i in group {
+            for c in 0..each {
+                let name = if has_rest { "wl" } else { "w" };
+                line!(self, "  %{name}{i}_{c} = vector.extract %wv{i}[{c}] : vector<{each}xf32> -> f32");
+                if has_rest {
+                    line!(self, "  %w{i}_{c} = scf.select %there{i}, %wl{i}_{c}, %nothing : f32");
+                }
+            }
+        }
+    }
+
+    /// Operands of the workgroup's rows for the block at `%kstart`, into workgroup memory.
+    fn stage(&mut self, has_rest: bool) {
+        let [chunks, _, block] = self.cut;
+        let (all, pitch) = (block * self.rows, self.pitch());
+        let view = format!("view<{chunks}x{block}x{pitch}xf32>");
+        for j in 0..all.div_ceil(LANES) {
+            self.index(&format!("j{j}"), j * LANES);
+            line!(self, "  %e{j} = index.add %lane, %j{j} : index");
+            if block == LANES {
+                self.index(&format!("r{j}"), j);
+                line!(self, "  %c{j} = index.add %lane, %zero : index");
+            } else {
+                line!(self, "  %r{j} = index.div %e{j}, %block : index");
+                line!(self, "  %c{j} = index.rem %e{j}, %block : index");
+            }
+            let partial = (j + 1) * LANES > all;
+            if partial {
+                self.index(&format!("all{j}"), all);
+                line!(self, "  %in{j} = index.cmp ult, %e{j}, %all{j} : index");
+                line!(self, "  scf.if %in{j} {{");
+            }
+            line!(self, "  %row{j}u = index.add %firstrow, %r{j} : index");
+            line!(self, "  %row{j} = index.min %row{j}u, %lastrow : index");
+            line!(self, "  %kk{j} = index.add %kstart, %c{j} : index");
+            if has_rest {
+                line!(self, "  %is{j} = index.cmp ult, %kk{j}, %depth : index");
+                line!(self, "  %v{j} = scf.if %is{j} -> (f32) {{");
+                self.operand(j, 0, 0, "");
+                line!(self, "  scf.yield %o{j} : f32");
+                line!(self, "  }} else {{");
+                line!(self, "  scf.yield %nothing : f32");
+                line!(self, "  }}");
+                line!(self, "  view.store %v{j}, %xs[%chunk, %c{j}, %r{j}] : f32, {view}");
+            } else {
+                self.operand(j, 0, 0, "");
+                line!(self, "  view.store %o{j}, %xs[%chunk, %c{j}, %r{j}] : f32, {view}");
+            }
+            if partial {
+                line!(self, "  }}");
+            }
+        }
+    }
+
+    /// `%o{j}{deep}`: operand `%kk{j}` of row `%row{j}`, of a term from `at` on; terms before have `done` of k.
+    fn operand(&mut self, j: usize, at: usize, done: usize, deep: &str) {
+        let term = &self.contraction.terms[at];
+        let end = done + term.k();
+        if term.k() == 0 {
+            return self.operand(j, at + 1, done, deep);
+        }
+        let is_last = self.contraction.terms[at + 1..].iter().all(|term| term.k() == 0);
+        let name = format!("{j}_{at}");
+        if !is_last {
+            self.index(&format!("end{name}"), end);
+            line!(self, "  %here{name} = index.cmp ult, %kk{j}, %end{name} : index");
+            line!(self, "  %o{j}{deep} = scf.if %here{name} -> (f32) {{");
+        }
+        let positions = self.contraction.positions;
+        for (part, value) in [
+            ("elements", self.seat_elements[at]),
+            ("offset", term.offset),
+            ("ofposition", step(positions, term.position_stride)),
+            ("done", done),
+            ("taplength", term.tap_len),
+            ("oftap", step(term.taps, term.tap_stride)),
+        ] {
+            self.index(&format!("{part}{name}"), value);
+        }
+        line!(self, "  %seat{name} = index.div %row{j}, %positions : index");
+        line!(self, "  %position{name} = index.rem %row{j}, %positions : index");
+        line!(self, "  %s{name} = index.mul %seat{name}, %elements{name} : index");
+        line!(self, "  %p{name} = index.mul %position{name}, %ofposition{name} : index");
+        line!(self, "  %kt{name} = index.sub %kk{j}, %done{name} : index");
+        if term.taps > 1 {
+            line!(self, "  %tap{name} = index.div %kt{name}, %taplength{name} : index");
+            line!(self, "  %in{name} = index.rem %kt{name}, %taplength{name} : index");
+            line!(self, "  %t{name} = index.mul %tap{name}, %oftap{name} : index");
+            line!(self, "  %within{name} = index.add %t{name}, %in{name} : index");
+        } else {
+            line!(self, "  %within{name} = index.add %kt{name}, %zero : index");
+        }
+        line!(self, "  %a{name} = index.add %s{name}, %offset{name} : index");
+        line!(self, "  %b{name} = index.add %a{name}, %p{name} : index");
+        line!(self, "  %from{name} = index.add %b{name}, %within{name} : index");
+        let value = if is_last { format!("o{j}{deep}") } else { format!("load{name}") };
+        line!(self, "  %{value} = view.load %view{at}[%from{name}] : view<[%left{at}length]xf32> -> f32");
+        if !is_last {
+            line!(self, "  scf.yield %load{name} : f32");
+            line!(self, "  }} else {{");
+            let deeper = format!("{deep}n");
+            self.operand(j, at + 1, end, &deeper);
+            line!(self, "  scf.yield %o{j}{deeper} : f32");
+            line!(self, "  }}");
+        }
+    }
+
+    /// The chunks' sums added, and what is done with the result: `steps` make `result` of `%sum` or `%biased`.
+    fn meet(&mut self, steps: &str, result: &str) {
+        let Contraction { bias, positions, n, out_offset, out_position_stride, .. } = self.contraction;
+        let [chunks, ..] = self.cut;
+        let (rows, size) = (self.rows, chunks * LANES);
+        let view = self.sums();
+        // Until here the same memory held operands.
+        line!(self, "  kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
+        for c in 0..self.columns {
+            self.index(&format!("held{c}"), c);
+            for r in 0..rows {
+                self.index(&format!("held{c}row{r}"), r);
+                line!(self, "  %held{c}_{r} = vector.extract %acc{c}[{r}] : vector<{rows}xf32> -> f32");
+                line!(self, "  view.store %held{c}_{r}, %sums[%chunk, %held{c}row{r}, %held{c}, %lane] : f32, {view}");
+            }
+        }
+        line!(self, "  kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
+        for (name, value) in [
+            ("all", rows * self.width()),
+            ("size", size),
+            ("outelements", self.out_seat_elements),
+            ("outoffset", *out_offset),
+            ("outstride", step(*positions, *out_position_stride)),
+        ] {
+            self.index(name, value);
+        }
+        line!(self, "  %mine = index.mul %chunk, %lanes : index");
+        line!(self, "  %item = index.add %mine, %lane : index");
+        line!(self, "  scf.for %e = [%item to %all step %size] {{");
+        line!(self, "    %r = index.div %e, %width : index");
+        line!(self, "    %l = index.rem %e, %width : index");
+        line!(self, "    %c = index.rem %l, %each : index");
+        line!(self, "    %ofl = index.div %l, %each : index");
+        line!(self, "    %row = index.add %firstrow, %r : index");
+        line!(self, "    %to = index.add %firstcolumn, %l : index");
+        line!(self, "    %isrow = index.cmp ult, %row, %rows : index");
+        line!(self, "    %iscolumn = index.cmp ult, %to, %columns : index");
+        line!(self, "    %live = scalar.andi %isrow, %iscolumn : i1");
+        line!(self, "    scf.if %live {{");
+        for chunk in 0..chunks {
+            self.index(&format!("chunk{chunk}"), chunk);
+            let of = if chunks == 1 { "sum".to_owned() } else { format!("of{chunk}") };
+            line!(self, "      %{of} = view.load %sums[%chunk{chunk}, %r, %c, %ofl] : {view} -> f32");
+            if chunk > 0 {
+                let before = if chunk == 1 { "of0".to_owned() } else { format!("sum{}", chunk - 1) };
+                let sum = if chunk + 1 == chunks { "sum".to_owned() } else { format!("sum{chunk}") };
+                line!(self, "      %{sum} = scalar.addf %{before}, %of{chunk} : f32");
+            }
+        }
+        if bias.is_some() {
+            line!(self, "      %plus = view.load %b[%to] : view<{n}xf32> -> f32");
+            line!(self, "      %biased = scalar.addf %sum, %plus : f32");
+        }
+        self.text.push_str(steps);
+        line!(self, "      %seat = index.div %row, %positions : index");
+        line!(self, "      %position = index.rem %row, %positions : index");
+        line!(self, "      %outseat = index.mul %seat, %outelements : index");
+        line!(self, "      %outposition = index.mul %position, %outstride : index");
+        line!(self, "      %at1 = index.add %outseat, %outoffset : index");
+        line!(self, "      %at2 = index.add %at1, %outposition : index");
+        line!(self, "      %into = index.add %at2, %to : index");
+        line!(self, "      view.store {result}, %result[%into] : f32, view<[%outlength]xf32>");
+        line!(self, "    }}");
+        line!(self, "  }}");
+        line!(self, "  kernel.return");
+        line!(self, "}}");
+    }
+}
+
+/// One past the last element of a storage that all seats share which `term` reads.
+fn last(term: &Term, positions: usize) -> usize {
+    term.offset
+        + positions.saturating_sub(1) * step(positions, term.position_stride)
+        + term.taps.saturating_sub(1) * step(term.taps, term.tap_stride)
+        + term.tap_len
 }
 
 /// The distance of one of `count` to the next: nothing where there is no next, whatever the plan says.
@@ -178,7 +481,7 @@ fn activated(activation: Activation, x: &str) -> Option<(String, String)> {
     let steps = match activation {
         Activation::None => return Some((String::new(), x.to_owned())),
         Activation::Relu => {
-            format!("    %low = scalar.cmpf ole, {x}, %sum0 : f32\n    %y = scf.select %low, %sum0, {x} : f32\n")
+            format!("    %low = scalar.cmpf ole, {x}, %nothing : f32\n    %y = scf.select %low, %nothing, {x} : f32\n")
         }
         Activation::Sigmoid => logistic("%unit"),
         Activation::Tanh => format!("    %y = scalar.tanhf {x} : f32\n"),
@@ -222,16 +525,92 @@ mod tests {
                     out_offset: 1,
                     out_position_stride: 7,
                 };
-                for target in [Sm::LEAST, Sm::new(90)] {
+                for (target, rows, columns) in [(Sm::LEAST, 1, 1), (Sm::new(90), 2, 1), (Sm::new(90), 16, 1)] {
+                    let tile = Tile { rows, columns };
                     let takes = Takes { target, version: (8, 0), shared_bytes_max: 48 << 10 };
-                    let text = text(&contraction, &[40, 0], 30).expect("the activation is known");
+                    let text = text(&contraction, &[40, 0], 30, tile, 12).expect("the activation is known");
                     let origin = image::text("contract.loom", text, "contract");
                     let image =
                         image::of_text(&origin, "node", false, &takes).unwrap_or_else(|error| panic!("{error}"));
                     let geometry = image.launch.geometry(&[9]).expect("a geometry");
-                    assert_eq!(geometry.workgroups, [(9 * 3 * 6usize).div_ceil(GROUP) as u32, 1, 1]);
+                    assert_eq!(geometry.workgroups, [(9 * 3usize).div_ceil(rows) as u32, 1, 1]);
                     assert_eq!(image.parameters.len(), 5 + usize::from(bias));
                 }
+            }
+        }
+    }
+
+    /// Two seats of 3 positions of a term with taps beside one that all seats share, K cut into runs of which the last is short:
+    /// every tile gives the bits of the order that [`SUMS`] tells, and touches nothing outside of its buffers.
+    #[test]
+    fn tiles_add_in_the_order_that_is_told() {
+        use loom_compiler::interp::{self, Argument, Limits};
+        let (seats, positions, shared_len) = (2usize, 3usize, 90usize);
+        for (n, tiles) in [(70, &[(1, 1), (2, 1), (4, 1), (16, 1)][..]), (128, &[(8, 2), (8, 4), (16, 4)][..])] {
+            let mut bits = 7u32;
+            let mut floats = |count: usize| -> Vec<f32> {
+                let mut float = || {
+                    bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (bits >> 8) as f32 / 8_388_608.0 - 1.0
+                };
+                (0..count).map(|_| float()).collect()
+            };
+            let terms = vec![
+                Term { storage: StorageId(0), offset: 3, position_stride: 20, taps: 2, tap_stride: 45, tap_len: 41 },
+                Term { storage: StorageId(1), offset: 1, position_stride: 2, taps: 1, tap_stride: 9, tap_len: 70 },
+            ];
+            let k: usize = terms.iter().map(Term::k).sum();
+            let (own_len, out_len) = (140, 1 + 2 * 150 + n);
+            let contraction = Contraction {
+                label: "node".into(),
+                terms,
+                weights: floats(k * n).into(),
+                bias: Some(floats(n).into()),
+                activation: Activation::Relu,
+                positions,
+                n,
+                out: StorageId(2),
+                out_offset: 1,
+                out_position_stride: 150,
+            };
+            let (own, shared) = (floats(seats * own_len), floats(shared_len));
+            let bias = contraction.bias.clone().unwrap_or_default();
+            let run = SUMS.run(k);
+            let [runs, ..] = SUMS.cut(k);
+            assert!(k == 152 && runs > 1 && runs * run > k, "the last run is short: {runs} of {run}");
+            let mut expected = vec![9f32; seats * out_len];
+            for (seat, position, column) in
+                (0..seats).flat_map(|s| (0..positions).flat_map(move |p| (0..n).map(move |c| (s, p, c))))
+            {
+                let left = |at: usize| match at {
+                    ..82 => own[seat * own_len + 3 + position * 20 + at / 41 * 45 + at % 41],
+                    _ => shared[1 + position * 2 + at - 82],
+                };
+                let chain = |from: usize| {
+                    (from..k.min(from + run))
+                        .fold(0f32, |sum, at| left(at).mul_add(contraction.weights[at * n + column], sum))
+                };
+                let sum = (0..k).step_by(run).map(chain).reduce(|sum, run| sum + run).unwrap_or_default();
+                expected[seat * out_len + 1 + position * 150 + column] = (sum + bias[column]).max(0.0);
+            }
+            for &(rows, columns) in tiles {
+                let text = text(&contraction, &[own_len, 0], out_len, Tile { rows, columns }, 5).expect("a text");
+                let module = image::text("contract.loom", text, "contract").module().expect("it parses");
+                let kernel = module.specialise("contract", &Default::default()).expect("it verifies");
+                let geometry = kernel.launch.geometry(&[seats as u64]).expect("a geometry");
+                let bytes = |floats: &[f32]| bytemuck::cast_slice::<f32, u8>(floats).to_vec();
+                let mut buffers = [
+                    bytes(&own),
+                    bytes(&shared),
+                    bytes(&contraction.weights),
+                    bytes(&bias),
+                    bytes(&vec![9.0; seats * out_len]),
+                ];
+                let mut arguments = vec![Argument::Scalar(seats as u64)];
+                arguments.extend(buffers.iter_mut().map(|buffer| Argument::Buffer(buffer)));
+                interp::run(&kernel, geometry, &mut arguments, Limits::default())
+                    .unwrap_or_else(|fault| panic!("{rows} rows, {columns} columns: {fault}"));
+                assert!(buffers[4] == bytes(&expected), "{rows} rows, {columns} columns");
             }
         }
     }

@@ -60,6 +60,7 @@ fn capabilities(driver: &Driver, facts: &DeviceFacts) -> Capabilities {
         slots_max: SLOTS_MAX,
         unified: false,
         grid_barrier: false,
+        sums: crate::contract::SUMS,
         atomics_64: true,
     }
 }

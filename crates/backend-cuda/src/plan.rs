@@ -13,7 +13,7 @@
 //! - A bucket's graph moves and computes the bucket's number of seats.
 //! - Not here: what a turn writes into the block (`queue`).
 
-use crate::contract;
+use crate::contract::{self, Tile};
 use crate::device::{CudaDevice, CudaEngine};
 use crate::image::{self, Kernel};
 use crate::moves::{Filled, Kind, Moved};
@@ -23,7 +23,7 @@ use crate::sys::{Address, Memory, Node};
 use crate::weights::{Constant, Owner};
 use lanes_core::Scope;
 use lanes_core::device::flight::Bindings;
-use lanes_core::device::{Charge, DeviceError, MemoryUse, PrepareOptions, Purpose};
+use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions, Purpose};
 use lanes_core::hazard::Hazards;
 use lanes_core::lanes::Capacity;
 use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Place, Region, Scalar, Storage, StorageId};
@@ -104,6 +104,8 @@ struct Preparation<'a> {
     kernels: Vec<Kernel>,
     /// By command: what it launches, if that is a kernel.
     kernel_of: Vec<Option<usize>>,
+    /// By command and tile: the kernel of a contraction.
+    contraction_of: HashMap<(usize, Tile), usize>,
     /// By command: its record, if it has one.
     record_of: Vec<Option<usize>>,
     faulting: Vec<(String, Arc<Image>)>,
@@ -140,6 +142,7 @@ pub(crate) fn prepare(
         hazards,
         kernels: Vec::new(),
         kernel_of: vec![None; commands],
+        contraction_of: HashMap::new(),
         record_of: vec![None; commands],
         faulting: Vec::new(),
         weights_of: HashMap::new(),
@@ -204,8 +207,8 @@ impl Preparation<'_> {
                     }
                 },
                 Command::Contract(contraction) => {
-                    let image = self.contraction(contraction)?;
-                    self.load(image)?
+                    self.contraction(at, contraction)?;
+                    continue;
                 }
                 Command::Copy { .. } | Command::Fill { .. } | Command::Gather { .. } | Command::Scatter { .. } => {
                     continue;
@@ -227,15 +230,33 @@ impl Preparation<'_> {
         Ok(self.kernels.len() - 1)
     }
 
-    fn contraction(&self, contraction: &Contraction) -> Result<Image, DeviceError> {
+    /// Compiles a contraction, once for each tile that some bucket takes.
+    fn contraction(&mut self, at: usize, contraction: &Contraction) -> Result<(), DeviceError> {
         let elements = |storage| self.seat_stride(storage) / 4;
         let terms: Vec<usize> = contraction.terms.iter().map(|term| elements(term.storage)).collect();
-        let text = contract::text(contraction, &terms, elements(contraction.out));
-        let text = text.ok_or_else(|| DeviceError::Unsupported {
-            what: format!("activation {:?} of {} on a GPU", contraction.activation, contraction.label),
-        })?;
-        // Which bytes it touches was proved when the plan was checked.
-        image::of_text(&image::text("contract.loom", text, "contract"), &contraction.label, false, &self.device.takes())
+        let out = elements(contraction.out);
+        for &seats in &buckets(self.capacity.max_seats) {
+            let tile = self.tile(contraction, seats as usize);
+            if self.contraction_of.contains_key(&(at, tile)) {
+                continue;
+            }
+            let text = contract::text(contraction, &terms, out, tile, self.capacity.max_seats as usize);
+            let text = text.ok_or_else(|| DeviceError::Unsupported {
+                what: format!("activation {:?} of {} on a GPU", contraction.activation, contraction.label),
+            })?;
+            let origin = image::text("contract.loom", text, "contract");
+            // Which bytes it touches was proved when the plan was checked.
+            let image = image::of_text(&origin, &contraction.label, false, &self.device.takes())?;
+            let number = self.load(image)?;
+            self.contraction_of.insert((at, tile), number);
+        }
+        Ok(())
+    }
+
+    /// The tile of a contraction in a turn of `seats` seats.
+    fn tile(&self, contraction: &Contraction, seats: usize) -> Tile {
+        let rows = seats.saturating_mul(contraction.positions);
+        Tile::of(contraction, rows, self.device.capabilities().units)
     }
 
     /// Uploads constants and weights, those that no other executable has.
@@ -487,7 +508,8 @@ impl<'a> Build<'a> {
                         }
                     })
                     .collect();
-                self.launch(at, label, &workload, &passed, seats)
+                // Every kernel of the plan was loaded.
+                self.launch(at, self.of.kernel_of[at].unwrap_or(0), label, &workload, &passed, seats)
             }
             Command::Contract(contraction) => {
                 let whole = |id| Given::Buffer(self.base(id), 0);
@@ -498,7 +520,9 @@ impl<'a> Build<'a> {
                 passed.push(Given::Buffer(weights, 0));
                 passed.extend(bias.map(|bias| Given::Buffer(bias, 0)));
                 passed.push(whole(contraction.out));
-                self.launch(at, &contraction.label, &[seats as u64], &passed, seats)
+                let tile = self.of.tile(contraction, seats);
+                let kernel = self.of.contraction_of.get(&(at, tile)).copied().unwrap_or(0);
+                self.launch(at, kernel, &contraction.label, &[seats as u64], &passed, seats)
             }
         }
     }
@@ -539,6 +563,7 @@ impl<'a> Build<'a> {
     fn launch(
         &self,
         at: usize,
+        kernel: usize,
         label: &str,
         workload: &[u64],
         given: &[Given],
@@ -546,7 +571,7 @@ impl<'a> Build<'a> {
     ) -> Result<Node<'a>, DeviceError> {
         let invalid =
             |error: String| DeviceError::Invalid { what: format!("launch of {label} for {seats} seats: {error}") };
-        let kernel = &self.of.kernels[self.of.kernel_of[at].unwrap_or(0)];
+        let kernel = &self.of.kernels[kernel];
         let geometry = kernel.image.launch.geometry(workload).map_err(|error| invalid(error.to_string()))?;
         let [x, y, z] = geometry.workgroups;
         if x == 0 || y == 0 || z == 0 {

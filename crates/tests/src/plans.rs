@@ -53,7 +53,8 @@ pub fn random_plans(open: Open<'_>) {
             let inputs = stacked(&mut random, &signature, seats);
             let seats = random::turn(&mut random, CAPACITY, seats);
             let outputs = run(&mut model, &inputs, &seats);
-            let expected = reference::run(&plan, &signature, &inputs, &seats, &mut expected_rows);
+            let expected =
+                reference::run(&plan, &signature, &inputs, &seats, &mut expected_rows, device.capabilities().sums);
             assert!(outputs == expected, "seed {seed}, turn {turn} of {} seats: outputs differ", seats.len());
             assert!(rows(&model) == expected_rows, "seed {seed}, turn {turn} of {} seats: rows differ", seats.len());
         }

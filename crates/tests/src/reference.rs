@@ -2,8 +2,10 @@
 //! nothing planned. What every device is compared with, bit by bit.
 
 use lanes_core::Signature;
+use lanes_core::device::Sums;
 use lanes_core::lanes::{Capacity, SeatRows};
 use lanes_core::plan::{Activation, Command, Contraction, Plan, Region, Storage, StorageId};
+use std::ops::Range;
 
 /// The rows of every state: `[state][row]`, each a row's bytes.
 pub type Rows = Vec<Vec<Vec<u8>>>;
@@ -20,16 +22,17 @@ pub fn initial_rows(signature: &Signature, capacity: Capacity) -> Rows {
     rows.collect()
 }
 
-/// Runs one turn of a plan without resident memory. `inputs` are the stacked bytes of each port; returns the stacked
-/// outputs, and writes `rows`.
+/// Runs one turn of a plan without resident memory. `inputs` are the stacked bytes of each port, `sums` is the device's order;
+/// returns the stacked outputs, and writes `rows`.
 pub fn run(
     plan: &Plan,
     signature: &Signature,
     inputs: &[Vec<u8>],
     seats: &[SeatRows],
     rows: &mut Rows,
+    sums: Sums,
 ) -> Vec<Vec<u8>> {
-    run_over(plan, signature, inputs, seats, rows, &mut [])
+    run_over(plan, signature, inputs, seats, rows, &mut [], sums)
 }
 
 /// [`run`] over resident memory, by binding.
@@ -40,6 +43,7 @@ pub fn run_over(
     seats: &[SeatRows],
     rows: &mut Rows,
     residents: &mut [Vec<u8>],
+    sums: Sums,
 ) -> Vec<Vec<u8>> {
     let mut outputs: Vec<_> = signature.outputs.iter().map(|port| vec![0; port.bytes() * seats.len()]).collect();
     for (seat, seat_rows) in seats.iter().enumerate() {
@@ -56,7 +60,7 @@ pub fn run_over(
             })
             .collect();
         for command in &plan.commands {
-            run_command(plan, command, &mut memory, seat_rows, rows);
+            run_command(plan, command, &mut memory, seat_rows, rows, sums);
         }
         for (at, storage) in plan.storages.iter().enumerate() {
             match storage {
@@ -71,7 +75,7 @@ pub fn run_over(
     outputs
 }
 
-fn run_command(plan: &Plan, command: &Command, memory: &mut [Vec<u8>], seat: &SeatRows, rows: &mut Rows) {
+fn run_command(plan: &Plan, command: &Command, memory: &mut [Vec<u8>], seat: &SeatRows, rows: &mut Rows, sums: Sums) {
     let state_of = |id: StorageId| match plan.storages[id.0 as usize] {
         Storage::State { state, .. } => state,
         ref other => panic!("{other:?} is no state"),
@@ -94,7 +98,7 @@ fn run_command(plan: &Plan, command: &Command, memory: &mut [Vec<u8>], seat: &Se
             let bytes = take(&memory[from.0.0 as usize], from.1);
             put(&mut rows[state_of(*state)][seat.write.0 as usize], *row, bytes);
         }
-        Command::Contract(contraction) => contract(contraction, memory),
+        Command::Contract(contraction) => contract(contraction, memory, sums),
         Command::Dispatch { label, .. } => {
             panic!("{label} is a kernel, which only its interpreter can check")
         }
@@ -113,12 +117,16 @@ fn put(memory: &mut [u8], region: Region, bytes: Vec<u8>) {
     }
 }
 
-fn contract(contraction: &Contraction, memory: &mut [Vec<u8>]) {
+fn contract(contraction: &Contraction, memory: &mut [Vec<u8>], sums: Sums) {
     for p in 0..contraction.positions {
         let left = left(contraction, memory, p);
+        let run = sums.run(left.len());
         for n in 0..contraction.n {
             let weight = |k: usize| contraction.weights[k * contraction.n + n];
-            let mut sum = (0..left.len()).fold(0f32, |sum, k| left[k].mul_add(weight(k), sum));
+            let chain = |run: Range<usize>| run.fold(0f32, |sum, k| left[k].mul_add(weight(k), sum));
+            let runs =
+                (0..left.len()).step_by(run).map(|start| chain(start..left.len().min(start.saturating_add(run))));
+            let mut sum = runs.reduce(|sum, run| sum + run).unwrap_or(0.0);
             if let Some(bias) = &contraction.bias {
                 sum += bias[n];
             }

@@ -145,7 +145,15 @@ pub fn random_plans(open: Open<'_>) {
                 inputs.push(bytes);
             }
             let mut kept: Vec<Vec<u8>> = spans.iter().map(|&(at, bytes)| expected[at..at + bytes].to_vec()).collect();
-            let outputs = reference::run_over(&plan, &signature, &inputs, &seats, &mut rows, &mut kept);
+            let outputs = reference::run_over(
+                &plan,
+                &signature,
+                &inputs,
+                &seats,
+                &mut rows,
+                &mut kept,
+                device.capabilities().sums,
+            );
             for (&(at, bytes), kept) in spans.iter().zip(&kept) {
                 expected[at..at + bytes].copy_from_slice(kept);
             }

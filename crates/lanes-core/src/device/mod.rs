@@ -77,6 +77,45 @@ pub struct Capabilities {
     pub grid_barrier: bool,
     /// Whether kernels have 64-bit atomics.
     pub atomics_64: bool,
+    /// In which order contractions of 32-bit floats add.
+    pub sums: Sums,
+}
+
+/// The order of a contraction's sum over `k` terms: runs of equally many terms but for the last, each one ascending chain of fused
+/// multiply-adds from zero, their sums added ascending. It depends on `k` and on the device, and on nothing else: a seat's bits
+/// do not depend on who sits beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sums {
+    /// The most runs: a power of two.
+    pub runs_max: usize,
+    /// The fewest terms for which a sum is cut once more.
+    pub run_min: usize,
+    /// A run is of whole blocks of at most this many terms, all of one length.
+    pub block_max: usize,
+}
+
+impl Sums {
+    /// One chain.
+    pub const CHAIN: Self = Self { runs_max: 1, run_min: usize::MAX, block_max: usize::MAX };
+
+    /// Into how many runs `k` terms are cut, and of how many blocks of how many terms a run is.
+    pub fn cut(&self, k: usize) -> [usize; 3] {
+        let (mut runs, k) = (self.runs_max.max(1), k.max(1));
+        while runs > 1 && k / runs < self.run_min {
+            runs /= 2;
+        }
+        let run = k.div_ceil(runs);
+        let blocks = run.div_ceil(self.block_max.max(1));
+        let block = run.div_ceil(blocks);
+        // Longer runs may leave fewer.
+        [k.div_ceil(blocks.saturating_mul(block)), blocks, block]
+    }
+
+    /// How many terms a run of a sum over `k` terms has.
+    pub fn run(&self, k: usize) -> usize {
+        let [_, blocks, block] = self.cut(k);
+        blocks.saturating_mul(block)
+    }
 }
 
 /// What a device holds now.

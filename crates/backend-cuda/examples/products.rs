@@ -1,0 +1,90 @@
+//! Contractions on the first GPU: microseconds for each of twenty with weights of their own, one after the other.
+//!
+//! `cargo run --release -p backend-cuda --example products [ROWS …]`: a line for each K×N, a figure for each number of rows. What a
+//! turn of none takes (launch, rows gathered and scattered) is subtracted. Beside it in the same run belong the figures of a
+//! program that multiplies the same sizes by the vendor's library.
+
+use backend_cuda::{CudaDevice, CudaOptions};
+use lanes_core::lanes::{Capacity, LanedModel, RowId, SeatRows};
+use lanes_core::plan::{Activation, Command, Contraction, Plan, Region, Storage, Term};
+use lanes_core::planned::PlannedModel;
+use lanes_core::{DType, Port, Scope, Signature, StateKind, StateSpec};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Instant;
+
+const PRODUCTS: usize = 20;
+const SIZES: [(usize, usize); 3] = [(256, 256), (512, 2048), (1024, 4096)];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let given = std::env::args().skip(1).map(|rows| rows.parse()).collect::<Result<Vec<u32>, _>>()?;
+    let rows = if given.is_empty() { vec![1, 8, 32, 64, 128, 512] } else { given };
+    for (k, n) in SIZES {
+        print!("K {k} N {n} f32:");
+        for &rows in &rows {
+            let (with, without) = (turn(k, n, PRODUCTS, rows)?, turn(k, n, 0, rows)?);
+            print!("  {rows} rows {:.2} µs", (with - without) / PRODUCTS as f64);
+        }
+        println!();
+    }
+    Ok(())
+}
+
+/// The median time of a turn of `rows` seats with `products` products, in microseconds.
+fn turn(k: usize, n: usize, products: usize, rows: u32) -> Result<f64, Box<dyn Error>> {
+    let mut plan = Plan { name: "products".into(), ..Plan::default() };
+    let state = plan.storage(Storage::State { state: 0, bytes: k * 4 });
+    let (x, y) = (plan.storage(Storage::Scratch { bytes: k * 4 }), plan.storage(Storage::Scratch { bytes: n * 4 }));
+    let out = plan.storage(Storage::Output { port: 0, bytes: 4 });
+    let whole = |bytes: usize| Region::contiguous(0, bytes);
+    plan.commands.push(Command::Gather { state, row: whole(k * 4), to: (x, whole(k * 4)) });
+    let mut bits = 1u32;
+    let mut float = || {
+        bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (bits >> 8) as f32 / 16_777_216.0 - 0.5
+    };
+    for at in 0..products {
+        plan.commands.push(Command::Contract(Contraction {
+            label: format!("product {at}"),
+            terms: vec![Term { storage: x, offset: 0, position_stride: 0, taps: 1, tap_stride: 0, tap_len: k }],
+            weights: (0..k * n).map(|_| float()).collect(),
+            bias: None,
+            activation: Activation::None,
+            positions: 1,
+            n,
+            out: y,
+            out_offset: 0,
+            out_position_stride: n,
+        }));
+    }
+    let last = if products > 0 { y } else { x };
+    plan.commands.push(Command::Copy { from: (last, whole(4)), to: (out, whole(4)) });
+    plan.commands.push(Command::Scatter { from: (x, whole(k * 4)), state, row: whole(k * 4) });
+    let signature = Signature {
+        name: "products".into(),
+        inputs: Vec::new(),
+        outputs: vec![Port { name: "y".into(), dtype: DType::F32, shape: vec![1], scope: Scope::Seat }],
+        states: vec![StateSpec {
+            input: "x".into(),
+            output: "x_out".into(),
+            dtype: DType::F32,
+            lane_shape: vec![k],
+            initial: None,
+            kind: StateKind::Replaced,
+        }],
+    };
+    let device = Arc::new(CudaDevice::open(0, CudaOptions::default())?);
+    let mut model = PlannedModel::new(device, plan, signature)?;
+    model.prepare(Capacity { rows: rows * 2 + 1, max_seats: rows })?;
+    let seats: Vec<SeatRows> =
+        (0..rows).map(|seat| SeatRows { read: RowId(seat), write: RowId(rows + seat) }).collect();
+    let mut times = Vec::new();
+    for _ in 0..60 {
+        let begin = Instant::now();
+        model.run(&seats, &mut Vec::new())?;
+        times.push(begin.elapsed().as_secs_f64() * 1e6);
+    }
+    times.drain(..10);
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
