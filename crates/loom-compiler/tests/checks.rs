@@ -374,6 +374,17 @@ fn config_reaches_cases() {
     assert_eq!((found.status, found.expectations), (Status::Passed, 1), "{found:?}");
 }
 
+#[test]
+fn one_list_of_arguments_launches_by_its_scalars() {
+    const TEXT: &str = include_str!("../../tests/loom/spellings.loom");
+    let verdicts = samples(TEXT, "spell_one_list_runs_on_its_scalars");
+    assert!(
+        verdicts.iter().all(|verdict| (verdict.status, verdict.expectations) == (Status::Passed, 4)),
+        "{verdicts:?}"
+    );
+    assert_eq!(verdicts.len(), 1);
+}
+
 /// Texts with cases, words of them dropped, doubled and swapped: each ends in a verdict or in diagnostics.
 #[test]
 fn altered_cases_end_in_an_answer() {

@@ -109,4 +109,9 @@ fn one_list_stands_for_both_signatures_in_old_text() {
     let kernel = kernel(source, "k", &[]);
     assert_eq!(kernel.parameters.len(), 1);
     assert_eq!(kernel.launch.geometry(&[5]).unwrap().workgroups, [5, 1, 1]);
+    // A buffer among them is the body's alone: the geometry takes one slot for each scalar.
+    let source = source.replace("(%n: index)", "(%b: buffer, %s: f32, %n: index)");
+    let kernel = common::kernel(&source, "k", &[]);
+    assert_eq!(kernel.parameters.len(), 3);
+    assert_eq!(kernel.launch.geometry(&[0, 5]).unwrap().workgroups, [5, 1, 1]);
 }

@@ -256,15 +256,22 @@ impl<'m> Builder<'m> {
     ) -> Built<(LaunchProgram, [Option<u32>; 3])> {
         self.place = Place::Launch;
         let types = self.abi_types(reader, signature)?;
-        let workload = parameters(&signature.parameters, &types);
-        if !both {
-            for (ty, (name, span)) in types.iter().zip(&signature.parameters) {
-                if *ty == Type::Buffer {
+        let (mut names, mut scalars) = (Vec::new(), Vec::new());
+        for (ty, (name, span)) in types.into_iter().zip(&signature.parameters) {
+            match ty {
+                // The geometry is computed before there is memory.
+                Type::Buffer if both => {}
+                Type::Buffer => {
                     return refuse(*span, format!("a workload argument is a scalar; `%{name}` is a buffer"));
+                }
+                scalar => {
+                    names.push((*name, *span));
+                    scalars.push(scalar);
                 }
             }
         }
-        let arguments = self.arguments(&signature.parameters, &types)?;
+        let workload = parameters(&names, &scalars);
+        let arguments = self.arguments(&names, &scalars)?;
         let launch = self.region_ops(config, arguments, Terminator::LaunchConfig)?;
         let workgroup_size = self.constant_sizes(&launch[3..6])?;
         let constant = |count: &ValueId| self.constant_of(*count).and_then(|count| u32::try_from(count).ok());
