@@ -169,13 +169,14 @@ impl<'m> Builder<'m> {
         let mut inits = vec![self.index(0)];
         for slot in 0..graph.slots.len() {
             let given = arms.iter().filter_map(|(_, _, left)| left.changed.get(&slot).copied()).collect();
-            inits.push(self.nothing(&graph.slots[slot], given));
+            let init = match front.as_ref().and_then(|left| left.changed.get(&slot)) {
+                Some(value) => *value,
+                None => self.nothing(&graph.slots[slot], given),
+            };
+            inits.push(init);
         }
         if let Some(left) = front {
             inits[0] = left.next;
-            for (slot, value) in left.changed {
-                inits[slot + 1] = value;
-            }
         }
         let Graph { slots, returned, .. } = graph;
         self.finish_turn(tail, state, &slots, arms);
