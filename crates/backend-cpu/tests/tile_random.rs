@@ -142,6 +142,38 @@ impl Writer<'_> {
         name
     }
 
+    /// View `p` of an item's own memory, or another one of the same kind that holds `c`, whichever a condition says: by a select, a
+    /// branch, or what a loop carries.
+    fn one_of_two(&mut self, scope: &Scope, p: &str, c: &str) -> String {
+        let ty = "view<8xi32>";
+        let b = self.value("index.constant 32 : offset");
+        let b = self.value(&format!("buffer.alloca<private> align(4) {b} : buffer"));
+        let q = self.value(&format!("buffer.view {b}[%base] : buffer -> {ty}"));
+        let turned = self.value(&format!("vector.shuffle<[7, 6, 5, 4, 3, 2, 1, 0]> {c} : vector<8xi32>"));
+        self.line(&format!("vector.store {turned}, {q}[0] : vector<8xi32>, {ty}"));
+        let t = self.dice.pick(&scope.bools).clone();
+        match self.dice.below(3) {
+            0 => self.value(&format!("scf.select {t}, {p}, {q} : {ty}")),
+            1 => self.value(&format!(
+                "scf.if {t} -> ({ty}) {{\n  scf.yield {p} : {ty}\n  }} else {{\n  scf.yield {q} : {ty}\n  }}"
+            )),
+            _ => self.swapped(&t, [p, &q], ty),
+        }
+    }
+
+    /// What is first of two views after a loop that swaps them, once or twice.
+    fn swapped(&mut self, twice: &str, [p, q]: [&str; 2], ty: &str) -> String {
+        let turns = self.value("index.constant 2 : index");
+        let high = self.value(&format!("scf.select {twice}, {turns}, %unit : index"));
+        self.names += 1;
+        let id = self.names;
+        self.line(&format!(
+            "%sa{id}, %sb{id} = scf.for %si{id} = [%zero to {high} step %unit](%sp{id} = {p} : {ty}, %sq{id} = {q} : {ty}) \
+             -> ({ty}, {ty}) {{\n  scf.yield %sq{id}, %sp{id} : {ty}, {ty}\n  }}"
+        ));
+        format!("%sa{id}")
+    }
+
     /// The float, or a number in place of a NaN: a NaN's sign and payload are nobody's promise, so nothing may depend on them.
     fn signed(&mut self, float: &str) -> String {
         let nan = self.value(&format!("scalar.isnanf {float} : f32"));
@@ -262,7 +294,14 @@ impl Writer<'_> {
             }
             12 => {
                 let place = self.place(scope);
-                let v = self.value(&format!("view.load %in0[{place}] : view<1024xf32> -> f32"));
+                let from = if self.dice.below(4) == 0 {
+                    let t = self.dice.pick(&scope.bools).clone();
+                    let other = self.value("buffer.view %b1[%base] : buffer -> view<1024xf32>");
+                    self.value(&format!("scf.select {t}, %in0, {other} : view<1024xf32>"))
+                } else {
+                    "%in0".to_owned()
+                };
+                let v = self.value(&format!("view.load {from}[{place}] : view<1024xf32> -> f32"));
                 scope.floats.push(v);
             }
             13 => {
@@ -858,6 +897,7 @@ impl Writer<'_> {
                 let c =
                     self.value(&format!("vector.concat<0> {w}, {w} : vector<4xi32>, vector<4xi32> -> vector<8xi32>"));
                 self.line(&format!("vector.store {c}, {p}[0] : vector<8xi32>, view<8xi32>"));
+                let p = if self.dice.below(2) == 0 { self.one_of_two(scope, &p, &c) } else { p };
                 let zero = self.value("vector.constant 0 : vector<4xi32>");
                 let m = self.value(&format!("vector.cmpi sgt, {w}, {zero} : vector<4xi32> -> vector<4xi1>"));
                 let turned = self.value(&format!("vector.shuffle<[1, 3, 2, 0]> {w} : vector<4xi32>"));
@@ -875,6 +915,18 @@ impl Writer<'_> {
                 let at = self.value(&format!("index.rem {index}, {k8} : index"));
                 let e = self.value(&format!("view.load {p}[{at}] : view<8xi32> -> i32"));
                 scope.ints.push(e);
+                if self.dice.below(2) == 0 {
+                    // Each element, or each other one: strides are swapped with the views.
+                    let l = self.value("encoding.layout.strided [2] : encoding<layout>");
+                    let near = self.value(&format!("buffer.view {b}[%base] : buffer -> view<4xi32>"));
+                    let far = self.value(&format!("buffer.view {b}[%base] : buffer -> view<4xi32, {l}>"));
+                    let twice = self.dice.pick(&scope.bools).clone();
+                    let s = self.swapped(&twice, [&near, &far], "view<4xi32>");
+                    let k4 = self.value("index.constant 4 : index");
+                    let at = self.value(&format!("index.rem {index}, {k4} : index"));
+                    let e = self.value(&format!("view.load {s}[{at}] : view<4xi32> -> i32"));
+                    scope.ints.push(e);
+                }
             }
             _ => {
                 let index = self.dice.pick(&scope.indices).clone();

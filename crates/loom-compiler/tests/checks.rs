@@ -385,6 +385,34 @@ fn one_list_of_arguments_launches_by_its_scalars() {
     assert_eq!(verdicts.len(), 1);
 }
 
+/// What is chosen at run time: every case on the interpreter, and every kernel is one for the tile executor.
+#[test]
+fn places_that_are_chosen_at_run_time() {
+    let texts = [
+        include_str!("../../tests/loom/places.loom"),
+        include_str!("../../tests/loom/blocks.loom"),
+        include_str!("../../tests/loom/strides.loom"),
+    ];
+    let config = BTreeMap::new();
+    for text in texts {
+        let module = Module::with_cases("places.loom", text, &[]).unwrap_or_else(|errors| panic!("{errors}"));
+        for name in module.kernels() {
+            let kernel = module.specialise(&name, &config).unwrap_or_else(|errors| panic!("{errors}"));
+            loom_compiler::tile::compile(&kernel).unwrap_or_else(|error| panic!("{error}"));
+        }
+        for case in module.cases() {
+            let case = module.case(&case.name, &config).unwrap_or_else(|errors| panic!("{errors}"));
+            for ordinal in 0..case.samples() {
+                let mut target = Interpreted::new(&module, &config, interp::Limits::default());
+                let mut host = Interpreted::new(&module, &config, interp::Limits::default());
+                let sample = case.sample(ordinal).unwrap();
+                let found = run(&case, &sample, &mut target, &mut host, &mut NoFiles, Limits::default());
+                assert_eq!(found.status, Status::Passed, "{found:?}");
+            }
+        }
+    }
+}
+
 /// Texts with cases, words of them dropped, doubled and swapped: each ends in a verdict or in diagnostics.
 #[test]
 fn altered_cases_end_in_an_answer() {

@@ -630,5 +630,5 @@ fn graphs_of_blocks() {
         "func.return",
         "the blocks of this region return different types",
     );
-    case("cfg.br ^b\n^b(%v: buffer):\nfunc.return %a : f32", "%v", "is a scalar or a vector, found buffer");
+    case("cfg.br ^b\n^b(%v: buffer):\nfunc.return %a : f32", "^b", "`^b` takes (buffer), found ()");
 }

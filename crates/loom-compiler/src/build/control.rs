@@ -17,6 +17,7 @@ use crate::types::{Dim, ScalarType, Type};
 use super::names::{Binding, Layout};
 use super::passed::{Passed, fit, unknown_encoding};
 use super::prove::Entering;
+use super::strides::Loose;
 use super::types::{same, without_strides};
 use super::{Builder, Mode, one};
 
@@ -195,13 +196,6 @@ impl<'m> Builder<'m> {
             if !same(self.ty(*value), ty) {
                 return refuse(span, format!("{what}: a result is {ty}, found {}", self.ty(*value)));
             }
-            // Strides are no part of a written type, but of the value's.
-            if let (Type::View(found), Type::View(promised)) = (self.ty(*value), ty)
-                && !promised.strides.is_empty()
-                && found.strides != promised.strides
-            {
-                return refuse(span, format!("{what}: views with different strides cannot meet here"));
-            }
         }
         Ok(())
     }
@@ -347,22 +341,6 @@ impl<'m> Builder<'m> {
         met
     }
 
-    /// A view may leave the block it was made in only if its extents and strides are known outside.
-    fn check_escaping(&self, types: &[Type], span: Span) -> Built<()> {
-        for ty in types {
-            // Extents were written outside, so they are known there; strides may have been computed inside.
-            if let Type::View(view) = ty
-                && view.strides.iter().any(|stride| matches!(stride, Dim::Value(value) if !self.is_visible(*value)))
-            {
-                return refuse(
-                    span,
-                    "the strides of a view made in a region are not known outside; make the view outside",
-                );
-            }
-        }
-        Ok(())
-    }
-
     /// Builds one region in place of the op.
     fn taken(&mut self, region: Option<&'m Region>, types: &[Type], what: &str) -> Built<Vec<Binding>> {
         let span = self.span;
@@ -465,25 +443,36 @@ impl<'m> Builder<'m> {
                 return self.unrolled(region, (induction, induction_span), (low, step, turns), &names, inits);
             }
         }
-        let mut arguments = vec![self.new_value(Type::Scalar(ty))];
-        self.counts(arguments[0], low, high, step);
-        let mut names = vec![(induction, induction_span, Binding::Value(arguments[0]))];
-        let mut types = Vec::new();
-        for (name, span, init) in carried {
-            let ty = self.ty(init).clone();
-            let argument = self.new_value(ty.clone());
-            types.push(ty);
-            arguments.push(argument);
-            names.push((name, span, Binding::Value(argument)));
-        }
-        self.entering = Some(Entering::Compare(IntPredicate::Slt, arguments[0], high));
-        let (block, values) = self.region_block(region, arguments, names, Terminator::Yield);
-        self.span = op_span;
-        self.check_leaving("scf.for: carried values", op_span, &values?, &types)?;
-        let results: Vec<ValueId> = types.into_iter().map(|ty| self.new_value(ty)).collect();
-        let mut operands = vec![low, high, step];
-        operands.extend(inits);
-        self.push(OpKind::For, &operands, results.clone(), vec![block]);
+        let types: Vec<Type> = inits.iter().map(|init| self.ty(*init).clone()).collect();
+        let mut loose = Loose::new();
+        let block = loop {
+            let attempt = self.attempt();
+            let counter = self.new_value(Type::Scalar(ty));
+            self.counts(counter, low, high, step);
+            let (arguments, strides) = self.carried(&types, &loose);
+            let mut names = vec![(induction, induction_span, Binding::Value(counter))];
+            let named = carried.iter().zip(&arguments);
+            names.extend(named.map(|((name, span, _), argument)| (*name, *span, Binding::Value(*argument))));
+            self.entering = Some(Entering::Compare(IntPredicate::Slt, counter, high));
+            let arguments = [&[counter], &arguments[..], &strides].concat();
+            let (block, values) = self.region_block(region, arguments, names, Terminator::Yield);
+            self.span = op_span;
+            let values = values?;
+            self.check_leaving("scf.for: carried values", op_span, &values, &types)?;
+            let changed = self.changed(&values, &types, &loose);
+            if changed.is_empty() {
+                self.give_strides(block, &values, &loose);
+                break block;
+            }
+            if self.failed(&attempt) {
+                return Err(Refusal::Reported);
+            }
+            loose.extend(changed);
+            self.take_back(attempt);
+        };
+        let operands = [&[low, high, step], &inits[..], &self.loose_strides(&inits, &loose)].concat();
+        let (results, strides) = self.carried(&types, &loose);
+        self.push(OpKind::For, &operands, [&results[..], &strides].concat(), vec![block]);
         Ok(results.into_iter().map(Binding::Value).collect())
     }
 
@@ -631,43 +620,53 @@ impl<'m> Builder<'m> {
         let after = reader.region()?;
         reader.end()?;
         let op_span = self.span;
-        let mut inits = Vec::new();
-        let mut arguments = Vec::new();
-        let mut names = Vec::new();
-        let mut state = Vec::new();
-        for (name, span, init) in carried {
-            let ty = self.ty(init).clone();
-            let argument = self.new_value(ty.clone());
-            state.push(ty);
-            inits.push(init);
-            arguments.push(argument);
-            names.push((name, span, Binding::Value(argument)));
-        }
-        let (before, values) = self.region_block(before, arguments, names, Terminator::Condition);
-        self.span = op_span;
-        let values = values?;
-        self.check_leaving("scf.while", op_span, &values[1..], &types)?;
-        let types: Vec<Type> = values[1..].iter().map(|value| self.ty(*value).clone()).collect();
-        self.check_escaping(&types, op_span)?;
-        if forwarded.len() != types.len() {
-            let message = format!("`scf.while` forwards {} values, `do` takes {}", types.len(), forwarded.len());
-            return refuse(op_span, message);
-        }
-        let mut arguments = Vec::new();
-        let mut names = Vec::new();
-        for ((name, span, written), ty) in forwarded.into_iter().zip(&types) {
-            if !same(&written, ty) {
-                return refuse(span, format!("`%{name}` is forwarded as {ty}, found {written}"));
+        let inits: Vec<ValueId> = carried.iter().map(|(_, _, init)| *init).collect();
+        let state: Vec<Type> = inits.iter().map(|init| self.ty(*init).clone()).collect();
+        let mut loose = Loose::new();
+        let (blocks, types, leaving) = loop {
+            let attempt = self.attempt();
+            let (arguments, strides) = self.carried(&state, &loose);
+            let named = carried.iter().zip(&arguments);
+            let names = named.map(|((name, span, _), argument)| (*name, *span, Binding::Value(*argument))).collect();
+            let arguments = [&arguments[..], &strides].concat();
+            let (before, values) = self.region_block(before, arguments, names, Terminator::Condition);
+            self.span = op_span;
+            let values = values?;
+            self.check_leaving("scf.while", op_span, &values[1..], &types)?;
+            let found: Vec<Type> = values[1..].iter().map(|value| self.ty(*value).clone()).collect();
+            let leaving = self.unseen(&found);
+            self.give_strides(before, &values[1..], &leaving);
+            if forwarded.len() != found.len() {
+                let message = format!("`scf.while` forwards {} values, `do` takes {}", found.len(), forwarded.len());
+                return refuse(op_span, message);
             }
-            let argument = self.new_value(ty.clone());
-            arguments.push(argument);
-            names.push((name, span, Binding::Value(argument)));
-        }
-        let (after, values) = self.region_block(after, arguments, names, Terminator::Yield);
-        self.span = op_span;
-        self.check_leaving("scf.while: state", op_span, &values?, &state)?;
-        let results: Vec<ValueId> = types.into_iter().map(|ty| self.new_value(ty)).collect();
-        self.push(OpKind::While, &inits, results.clone(), vec![before, after]);
+            for ((name, span, written), ty) in forwarded.iter().zip(&found) {
+                if !same(written, ty) {
+                    return refuse(*span, format!("`%{name}` is forwarded as {ty}, found {written}"));
+                }
+            }
+            let (arguments, strides) = self.carried(&found, &leaving);
+            let named = forwarded.iter().zip(&arguments);
+            let names = named.map(|((name, span, _), argument)| (*name, *span, Binding::Value(*argument))).collect();
+            let arguments = [&arguments[..], &strides].concat();
+            let (after, values) = self.region_block(after, arguments, names, Terminator::Yield);
+            self.span = op_span;
+            let values = values?;
+            self.check_leaving("scf.while: state", op_span, &values, &state)?;
+            let changed = self.changed(&values, &state, &loose);
+            if changed.is_empty() {
+                self.give_strides(after, &values, &loose);
+                break (vec![before, after], found, leaving);
+            }
+            if self.failed(&attempt) {
+                return Err(Refusal::Reported);
+            }
+            loose.extend(changed);
+            self.take_back(attempt);
+        };
+        let operands = [&inits[..], &self.loose_strides(&inits, &loose)].concat();
+        let (results, strides) = self.carried(&types, &leaving);
+        self.push(OpKind::While, &operands, [&results[..], &strides].concat(), blocks);
         Ok(results.into_iter().map(Binding::Value).collect())
     }
 

@@ -5,22 +5,25 @@
 //! ```
 //!
 //! - Any graph of blocks becomes one loop over the number of the block that is next, so that nothing is asked of its shape.
-//! - What one block gives another, by name or as an argument, the loop carries: scalars and vectors. The first block runs in front
+//! - What one block gives another, by name or as an argument, the loop carries. The first block runs in front
 //!   of the loop, so what it makes is there for all, unless it is branched to.
+//! - Buffers and views are carried, too. A block that takes a view takes a dense one as long as it is given nothing else; if
+//!   it is, the blocks are built anew and strides are carried beside the views that blocks take.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::diag::{Built, refuse};
+use crate::diag::{Built, Refusal, refuse};
 use crate::ir::{BlockId, Span, ValueId};
 use crate::lex::Kind;
-use crate::ops::{Flags, IntPredicate, OpKind};
+use crate::ops::{Flags, IntPredicate, OpKind, Space};
 use crate::reader::Reader;
 use crate::syntax::{self, Region};
-use crate::types::{ScalarType, Type};
+use crate::types::{Dim, ScalarType, Type};
 
 use super::Builder;
 use super::control::Terminator;
-use super::names::Binding;
+use super::names::{Binding, Layout};
+use super::types::same;
 
 /// What the loop carries from block to block.
 struct Slot {
@@ -47,6 +50,33 @@ struct Graph<'m> {
     nodes: Vec<Node<'m>>,
     slots: Vec<Slot>,
     returned: Option<Vec<usize>>,
+    /// The slots of the strides of what is in a slot: of a view that blocks give with strides of their own.
+    strides: HashMap<usize, Vec<usize>>,
+    /// The slots of what blocks define that others name.
+    shared: HashMap<ValueId, usize>,
+    /// Whether each view that a block takes has slots for its strides.
+    carries: bool,
+    /// Whether a view was given with strides that its slot does not have.
+    changed: bool,
+    /// The block that the loop stands in, and the one that runs a turn.
+    outer: BlockId,
+    tail: BlockId,
+}
+
+impl<'m> Graph<'m> {
+    fn new(nodes: Vec<Node<'m>>, outer: BlockId, carries: bool) -> Self {
+        Self {
+            nodes,
+            slots: Vec::new(),
+            returned: None,
+            strides: HashMap::new(),
+            shared: HashMap::new(),
+            carries,
+            changed: false,
+            outer,
+            tail: outer,
+        }
+    }
 }
 
 /// The most ops times tokens of a region of labelled blocks: each name is looked for in every block. Some seconds.
@@ -67,24 +97,25 @@ impl<'m> Builder<'m> {
             );
             return refuse(close, message);
         }
-        let mut graph = Graph { nodes: Vec::new(), slots: Vec::new(), returned: None };
+        let mut nodes: Vec<Node<'m>> = Vec::new();
         for block in &region.blocks {
             let label = block.label.map(|token| self.module.text(token));
-            if let Some(first) = label.filter(|label| graph.nodes.iter().any(|node| node.label == Some(*label))) {
+            if let Some(first) = label.filter(|label| nodes.iter().any(|node| node.label == Some(*label))) {
                 return refuse(close, format!("`{first}` labels two blocks of this region"));
             }
             if block.ops.is_empty() {
                 return refuse(close, "a block ends in cfg.br, cfg.cond_br or the return of its function");
             }
-            graph.nodes.push(Node { block, label, arguments: Vec::new() });
+            nodes.push(Node { block, label, arguments: Vec::new() });
         }
-        for end in graph.nodes.iter().filter_map(|node| node.block.ops.last()) {
+        for end in nodes.iter().filter_map(|node| node.block.ops.last()) {
             let labels = self.labels(end);
-            let known = |label: &&str| graph.nodes.iter().any(|node| node.label == Some(*label));
+            let known = |label: &&str| nodes.iter().any(|node| node.label == Some(*label));
             if let Some((label, span)) = labels.into_iter().find(|(label, _)| !known(label)) {
                 return refuse(span, format!("`{label}` is no block of this region"));
             }
         }
+        let graph = Graph::new(nodes, self.block, false);
         let order = self.reached(&graph);
         let targeted: BTreeSet<usize> = order.iter().flat_map(|at| self.targets(&graph, *at)).collect();
         // What the first block defines is seen by all, if nothing comes back to it.
@@ -101,33 +132,67 @@ impl<'m> Builder<'m> {
                 None => refuse(close, "this region has no block"),
             };
         }
+        let attempt = self.attempt();
+        if let Some(returned) = self.looped(graph, first, &rest, ends)? {
+            return Ok(returned);
+        }
+        if self.failed(&attempt) {
+            return Err(Refusal::Reported);
+        }
+        self.take_back(attempt);
+        let nodes = region.blocks.iter().map(|block| Node {
+            block,
+            label: block.label.map(|token| self.module.text(token)),
+            arguments: Vec::new(),
+        });
+        let graph = Graph::new(nodes.collect(), self.block, true);
+        match self.looped(graph, first, &rest, ends)? {
+            Some(returned) => Ok(returned),
+            None => refuse(close, "a view that is shared by name has strides that its blocks do not share"),
+        }
+    }
+
+    /// The loop over the blocks `rest`, and what it returns; nothing if a view's strides have to be carried for that.
+    fn looped(
+        &mut self,
+        mut graph: Graph<'m>,
+        first: Option<&'m syntax::Op>,
+        rest: &[usize],
+        ends: Terminator,
+    ) -> Built<Option<Vec<Binding>>> {
         let done = self.index(graph.nodes.len() as i64);
         let state = self.new_value(INDEX);
         let (tail, built) = self.in_block(vec![state], |builder| {
             let mark = builder.names.enter();
-            let built = builder.turn(&mut graph, &rest, done, ends);
+            graph.tail = builder.block;
+            let built = builder.turn(&mut graph, rest, done, ends);
             builder.names.leave(mark);
             built
         });
         let arms = built?;
+        let mut front = None;
+        if let Some(end) = first {
+            front = Some(self.leave_block(&mut graph, end, ends, done, true)?);
+        }
+        if graph.changed {
+            return Ok(None);
+        }
         // The loop goes on with what the first block gives, or with the first block.
         let mut inits = vec![self.index(0)];
         for slot in 0..graph.slots.len() {
-            let ty = graph.slots[slot].ty.clone();
-            inits.push(self.constant(ty, 0));
+            let given = arms.iter().filter_map(|(_, _, left)| left.changed.get(&slot).copied()).collect();
+            let init = match front.as_ref().and_then(|left| left.changed.get(&slot)) {
+                Some(value) => *value,
+                None => self.nothing(&graph.slots[slot], given),
+            };
+            inits.push(init);
         }
-        if let Some(end) = first {
-            let left = self.leave_block(&mut graph, end, ends, done, true)?;
+        if let Some(left) = front {
             inits[0] = left.next;
-            for (slot, value) in left.changed {
-                inits[slot + 1] = value;
-            }
         }
         let Graph { slots, returned, .. } = graph;
         self.finish_turn(tail, state, &slots, arms);
-        let types: Vec<Type> = std::iter::once(INDEX).chain(slots.iter().map(|slot| slot.ty.clone())).collect();
-        let mut fresh = || -> Vec<ValueId> { types.iter().map(|ty| self.new_value(ty.clone())).collect() };
-        let (head_arguments, results) = (fresh(), fresh());
+        let (head_arguments, results) = (self.fresh(&slots), self.fresh(&slots));
         let forwarded = head_arguments.clone();
         let (head, built) = self.in_block(head_arguments, |builder| {
             let more = OpKind::CompareI(IntPredicate::Ne);
@@ -139,7 +204,48 @@ impl<'m> Builder<'m> {
         built?;
         self.push(OpKind::While, &inits, results.clone(), vec![head, tail]);
         let returned = returned.unwrap_or_default();
-        Ok(returned.into_iter().map(|slot| Binding::Value(results[slot + 1])).collect())
+        Ok(Some(returned.into_iter().map(|slot| Binding::Value(results[slot + 1])).collect()))
+    }
+
+    /// New values for the number of the next block and for what is in the slots.
+    fn fresh(&mut self, slots: &[Slot]) -> Vec<ValueId> {
+        let next = self.new_value(INDEX);
+        let values: Vec<ValueId> = slots.iter().map(|slot| self.new_value(slot.ty.clone())).collect();
+        let now: HashMap<ValueId, ValueId> = slots.iter().map(|slot| slot.value).zip(values.iter().copied()).collect();
+        for value in &values {
+            self.body.values[value.index()].ty.map_dims(|dim| Dim::Value(now.get(&dim).copied().unwrap_or(dim)));
+        }
+        [&[next], &values[..]].concat()
+    }
+
+    /// What is in a slot that no block has given anything to yet. Nobody looks at it; of a buffer or view it is best one that
+    /// the slot gets anyway, for then there is one less to tell apart.
+    fn nothing(&mut self, slot: &Slot, mut given: Vec<ValueId>) -> ValueId {
+        if !matches!(slot.ty, Type::Buffer | Type::View(_)) {
+            return self.constant(slot.ty.clone(), 0);
+        }
+        let mut buffer = None;
+        let mut seen = BTreeSet::new();
+        while let Some(value) = given.pop() {
+            if *self.ty(value) == Type::Buffer && self.is_visible(value) {
+                buffer = Some(value);
+                break;
+            }
+            let maker = self.body.ops().find(|op| op.results.contains(&value));
+            if let (true, Some(op)) = (seen.insert(value), maker) {
+                let from = op.operands.iter().copied();
+                given.extend(from.filter(|value| matches!(self.ty(*value), Type::Buffer | Type::View(_))));
+            }
+        }
+        let alloca = OpKind::Alloca { space: Space::Private, align: 8, bytes: 8 };
+        let buffer = buffer.unwrap_or_else(|| self.emit_here(alloca, &[], Type::Buffer));
+        let mut ty = slot.ty.clone();
+        if ty == Type::Buffer {
+            return buffer;
+        }
+        ty.map_dims(|dim| if self.is_visible(dim) { Dim::Value(dim) } else { Dim::Static(0) });
+        let start = self.constant(Type::Scalar(ScalarType::Offset), 0);
+        self.emit_here(OpKind::BufferView, &[buffer, start], ty)
     }
 
     /// The blocks that can be reached, each behind one that leads to it.
@@ -230,9 +336,12 @@ impl<'m> Builder<'m> {
             let (left, given) = built?;
             let mut left = left;
             // What it defined for others.
-            for (name, value) in given {
-                let ty = self.ty(value).clone();
-                let slot = self.slot(graph, Some(name), ty)?;
+            for (name, binding) in given {
+                let Binding::Value(value) = binding else {
+                    self.define(name.0, name.1, binding);
+                    continue;
+                };
+                let slot = self.shared_slot(graph, Some(name), value, &mut left.changed)?;
                 left.changed.insert(slot, value);
             }
             arms.push((*at, block, left));
@@ -240,18 +349,79 @@ impl<'m> Builder<'m> {
         Ok(arms)
     }
 
-    /// A new slot, whose name is in scope for the blocks that follow.
-    fn slot(&mut self, graph: &mut Graph<'m>, name: Option<(&'m str, Span)>, ty: Type) -> Built<usize> {
-        if !matches!(ty, Type::Scalar(_) | Type::Vector(_)) {
-            let span = name.map_or(self.span, |(_, span)| span);
-            return refuse(span, format!("what passes from block to block is a scalar or a vector, found {ty}"));
+    /// A new slot, whose name is in scope for the blocks that follow. A view without strides is dense, or gets slots for them.
+    fn slot(&mut self, graph: &mut Graph<'m>, name: Option<(&'m str, Span)>, mut ty: Type) -> Built<usize> {
+        let mut strides = Vec::new();
+        if let Type::View(view) = &mut ty
+            && view.strides.is_empty()
+        {
+            let of_a_turn = |dim: &Dim| matches!(dim, Dim::Value(value) if self.home[value.index()] == graph.tail);
+            if graph.carries || view.dims.iter().any(of_a_turn) {
+                for _ in &view.dims {
+                    let slot = self.slot(graph, None, INDEX)?;
+                    view.strides.push(Dim::Value(graph.slots[slot].value));
+                    strides.push(slot);
+                }
+            } else {
+                // In front of the loop, so that they are known behind it, too.
+                let inner = std::mem::replace(&mut self.block, graph.outer);
+                let dense = self.dense_strides(&view.dims);
+                self.block = inner;
+                view.strides = dense?;
+            }
         }
         let value = self.new_value(ty.clone());
+        self.home[value.index()] = graph.tail;
         if let Some((name, span)) = name {
             self.define(name, span, Binding::Value(value));
         }
         graph.slots.push(Slot { ty, value });
-        Ok(graph.slots.len() - 1)
+        let slot = graph.slots.len() - 1;
+        if !strides.is_empty() {
+            graph.strides.insert(slot, strides);
+        }
+        Ok(slot)
+    }
+
+    /// A new slot for what a block defines; extents and strides that only the block knows get slots, too.
+    fn shared_slot(
+        &mut self,
+        graph: &mut Graph<'m>,
+        name: Option<(&'m str, Span)>,
+        value: ValueId,
+        changed: &mut HashMap<usize, ValueId>,
+    ) -> Built<usize> {
+        let mut ty = self.ty(value).clone();
+        let mut hidden = Vec::new();
+        ty.each_value(|dim| hidden.extend((!self.is_visible(dim)).then_some(dim)));
+        for dim in hidden {
+            if !graph.shared.contains_key(&dim) {
+                let slot = self.slot(graph, None, INDEX)?;
+                graph.shared.insert(dim, slot);
+                changed.insert(slot, dim);
+            }
+        }
+        ty.map_dims(|dim| Dim::Value(graph.shared.get(&dim).map_or(dim, |slot| graph.slots[*slot].value)));
+        let slot = self.slot(graph, name, ty)?;
+        graph.shared.insert(value, slot);
+        Ok(slot)
+    }
+
+    /// Puts `value` into a slot, and its strides into theirs.
+    fn give(&mut self, graph: &mut Graph<'m>, slot: usize, value: ValueId, changed: &mut HashMap<usize, ValueId>) {
+        changed.insert(slot, value);
+        let (Type::View(found), Type::View(known)) = (self.ty(value).clone(), &graph.slots[slot].ty) else {
+            return;
+        };
+        match graph.strides.get(&slot) {
+            Some(slots) => {
+                for (slot, stride) in slots.iter().zip(found.strides) {
+                    let stride = self.dim_value(stride);
+                    changed.insert(*slot, stride);
+                }
+            }
+            None => graph.changed |= found.strides != known.strides,
+        }
     }
 
     /// The ops of a block; how it is left, and what it defines that other blocks name.
@@ -262,7 +432,7 @@ impl<'m> Builder<'m> {
         at: usize,
         done: ValueId,
         ends: Terminator,
-    ) -> Built<(Left, Vec<((&'m str, Span), ValueId)>)> {
+    ) -> Built<(Left, Vec<((&'m str, Span), Binding)>)> {
         let block = graph.nodes[at].block;
         self.ops_before_end(block);
         let Some(end) = block.ops.last() else {
@@ -282,8 +452,11 @@ impl<'m> Builder<'m> {
             if !others.iter().any(|other| named(&graph.nodes[*other]).is_some()) {
                 continue;
             }
-            if let Some(Binding::Value(value)) = self.names.get(&text[1..]) {
-                given.push(((&text[1..], self.module.tokens[*token as usize].span), *value));
+            // Layouts whose strides are values of the block stay with it.
+            if let Some(binding @ (Binding::Value(_) | Binding::Encoding(_) | Binding::Layout(Layout::Dense))) =
+                self.names.get(&text[1..])
+            {
+                given.push(((&text[1..], self.module.tokens[*token as usize].span), binding.clone()));
             }
         }
         Ok((left, given))
@@ -306,7 +479,11 @@ impl<'m> Builder<'m> {
                 reader.end()?;
                 let arguments = graph.nodes[target].arguments.clone();
                 let next = self.index(target as i64);
-                Ok(Left { next, changed: arguments.into_iter().zip(values).collect() })
+                let mut changed = HashMap::new();
+                for (slot, value) in arguments.into_iter().zip(values) {
+                    self.give(graph, slot, value, &mut changed);
+                }
+                Ok(Left { next, changed })
             }
             "cfg.cond_br" => {
                 let span = reader.here();
@@ -322,17 +499,21 @@ impl<'m> Builder<'m> {
                 reader.end()?;
                 let [a, b] = [taken.0, other.0].map(|target| self.index(target as i64));
                 let next = self.emit(OpKind::Select, &[condition, a, b], INDEX);
-                let mut changed: HashMap<usize, [Option<ValueId>; 2]> = HashMap::new();
+                let mut changed: BTreeMap<usize, [Option<ValueId>; 2]> = BTreeMap::new();
                 for (way, (target, values)) in [taken, other].into_iter().enumerate() {
-                    for (slot, value) in graph.nodes[target].arguments.iter().zip(values) {
-                        changed.entry(*slot).or_default()[way] = Some(value);
+                    let mut given = HashMap::new();
+                    for (slot, value) in graph.nodes[target].arguments.clone().into_iter().zip(values) {
+                        self.give(graph, slot, value, &mut given);
+                    }
+                    for (slot, value) in given {
+                        changed.entry(slot).or_default()[way] = Some(value);
                     }
                 }
                 let mut chosen = HashMap::new();
                 for (slot, ways) in changed {
                     let Slot { ty, value, .. } = &graph.slots[slot];
                     // What goes another way leaves the arguments of this one as they were.
-                    let old = if in_front { self.constant(ty.clone(), 0) } else { *value };
+                    let old = if in_front { ways[0].or(ways[1]).unwrap_or(*value) } else { *value };
                     let [a, b] = ways.map(|way| way.unwrap_or(old));
                     chosen.insert(slot, self.emit(OpKind::Select, &[condition, a, b], ty.clone()));
                 }
@@ -352,7 +533,7 @@ impl<'m> Builder<'m> {
                     None => {
                         let mut slots = Vec::new();
                         for value in &values {
-                            let ty = self.ty(*value).clone();
+                            let ty = self.leaving(graph, *value, in_front)?;
                             slots.push(self.slot(graph, None, ty)?);
                         }
                         graph.returned = Some(slots.clone());
@@ -360,13 +541,41 @@ impl<'m> Builder<'m> {
                     }
                 };
                 let same = slots.len() == values.len()
-                    && slots.iter().zip(&values).all(|(slot, value)| graph.slots[*slot].ty == *self.ty(*value));
+                    && slots.iter().zip(&values).all(|(slot, value)| same(&graph.slots[*slot].ty, self.ty(*value)));
                 if !same {
                     return refuse(self.span, "the blocks of this region return different types");
                 }
-                Ok(Left { next: done, changed: slots.into_iter().zip(values).collect() })
+                let mut changed = HashMap::new();
+                for (slot, value) in slots.into_iter().zip(values) {
+                    self.give(graph, slot, value, &mut changed);
+                }
+                Ok(Left { next: done, changed })
             }
         }
+    }
+
+    /// The type of what a block returns, as it is known behind the loop.
+    fn leaving(&mut self, graph: &Graph<'m>, value: ValueId, in_front: bool) -> Built<Type> {
+        let mut ty = self.ty(value).clone();
+        let inner = [self.block, graph.tail];
+        let hidden = |dim: &Dim| match dim {
+            Dim::Value(value) => {
+                !in_front && self.constant_of(*value).is_none() && inner.contains(&self.home[value.index()])
+            }
+            Dim::Static(_) => false,
+        };
+        if let Type::View(view) = &mut ty {
+            if view.dims.iter().any(hidden) {
+                return refuse(
+                    self.span,
+                    "the extents of a view that one of several blocks returns are not known outside",
+                );
+            }
+            if graph.carries || view.strides.iter().any(hidden) {
+                view.strides.clear();
+            }
+        }
+        Ok(ty)
     }
 
     /// `^label[(%a: T, ..)]` or `^label[(%a, .. : T, ..)]`.
@@ -394,7 +603,8 @@ impl<'m> Builder<'m> {
             }
         }
         let taken: Vec<Type> = graph.nodes[target].arguments.iter().map(|slot| graph.slots[*slot].ty.clone()).collect();
-        let fits = taken.len() == values.len() && taken.iter().zip(&values).all(|(ty, value)| ty == self.ty(*value));
+        let fits =
+            taken.len() == values.len() && taken.iter().zip(&values).all(|(ty, value)| same(ty, self.ty(*value)));
         if !fits {
             let found: Vec<String> = values.iter().map(|value| self.ty(*value).to_string()).collect();
             let taken: Vec<String> = taken.iter().map(Type::to_string).collect();
@@ -426,8 +636,7 @@ impl<'m> Builder<'m> {
         }
         // The last block stands for every other number too.
         keys.pop();
-        let types = std::iter::once(INDEX).chain(slots.iter().map(|slot| slot.ty.clone()));
-        let results: Vec<ValueId> = types.map(|ty| self.new_value(ty)).collect();
+        let results = self.fresh(slots);
         for result in &results {
             self.home[result.index()] = tail;
         }

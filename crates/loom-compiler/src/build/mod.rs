@@ -34,6 +34,7 @@ mod names;
 mod packed;
 mod passed;
 mod prove;
+mod strides;
 mod target;
 mod template;
 mod types;
