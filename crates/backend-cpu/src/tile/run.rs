@@ -577,7 +577,7 @@ impl Run<'_> {
                     Inst::Shuffle { mode, ty, to, valid, from, offset, width } => {
                         let offset = self.source(*offset, ScalarType::I32, exec, 0)?;
                         let width = self.source(*width, ScalarType::I32, exec, 1)?;
-                        self.shuffle(*mode, *ty, [*to, *from], *valid, offset, width, exec);
+                        self.shuffle(*mode, *ty, [*to, *from], *valid, [offset, width], exec);
                     }
                     Inst::Scan { combine, scan, ty, to, from, group } => {
                         self.scan(*combine, *scan, *ty, [*to, *from], *group, exec);

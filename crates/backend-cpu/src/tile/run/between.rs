@@ -326,8 +326,7 @@ impl Run<'_> {
         ty: ScalarType,
         [to, from]: [Reg; 2],
         valid: Option<Reg>,
-        offset: Operand,
-        width: Operand,
+        [offset, width]: [Operand; 2],
         exec: Exec,
     ) {
         let length = if self.program.shape == Shape::Groups { self.width } else { exec.hi };
