@@ -211,7 +211,7 @@ fn some_blocks(kind: &Kind, count: usize, seed: &mut u64) -> Vec<u8> {
     for _ in 0..count {
         let mut block: Vec<u8> = (0..kind.bytes).map(|_| dice(seed) as u8).collect();
         for at in halves {
-            let bits = 0x2c00 + (dice(seed) % 0x1400) as u16 | (dice(seed) as u16 & 0x8000);
+            let bits = (0x2c00 + (dice(seed) % 0x1400) as u16) | (dice(seed) as u16 & 0x8000);
             block[*at..at + 2].copy_from_slice(&bits.to_le_bytes());
         }
         if kind.name == "mxfp4" {

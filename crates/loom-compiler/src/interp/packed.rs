@@ -41,7 +41,7 @@ impl Machine<'_, '_, '_> {
         let (indices, rest) = op.operands[1..].split_at(op.operands.len() - if masked { 4 } else { 2 });
         let mut lanes = if masked { item.lanes(rest[2]).to_vec() } else { vec![0; item.lanes(rest[0]).len()] };
         let access = Access::new(self.body(), item, op.operands[0], indices, &[]);
-        for lane in 0..lanes.len() {
+        for (lane, value) in lanes.iter_mut().enumerate() {
             if masked && item.lanes(rest[1])[lane] != 1 {
                 continue;
             }
@@ -49,7 +49,7 @@ impl Machine<'_, '_, '_> {
             let bytes = part(self.bytes(item, access.root), start, access.size, access.dims.len(), op)?;
             let mut word = [0; 8];
             word[..access.size].copy_from_slice(bytes);
-            lanes[lane] = u64::from_le_bytes(word);
+            *value = u64::from_le_bytes(word);
         }
         Ok(lanes)
     }
