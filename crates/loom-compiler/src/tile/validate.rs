@@ -564,20 +564,22 @@ mod tests {
     /// A sum of products over the items of each workgroup.
     const SUM: &str = "kernel.def export(\"k\") @k() {
   kernel.launch.config workgroups(4, 1, 1) workgroup_size(64, 1, 1) : index
-} launch(%x: buffer, %o: buffer) {
+} launch(%x: buffer, %y: buffer, %o: buffer) {
   %base = index.constant 0 : offset
   %zero = index.constant 0 : index
   %step = index.constant 64 : index
   %high = index.constant 640 : index
   %none = scalar.constant 0.0 : f32
   %xv = buffer.view %x[%base] : buffer -> view<4x640xf32>
+  %yv = buffer.view %y[%base] : buffer -> view<4x640xf32>
   %ov = buffer.view %o[%base] : buffer -> view<4xf32>
   %row = kernel.workgroup.id<x> : index
   %tid = kernel.workitem.id<x> : index
   %part = scf.for %at = [%zero to %high step %step](%acc = %none : f32) -> (f32) {
     %c = index.add %at, %tid : index
     %v = view.load %xv[%row, %c] : view<4x640xf32> -> f32
-    %next = scalar.fmaf %v, %v, %acc : f32
+    %w = view.load %yv[%row, %c] : view<4x640xf32> -> f32
+    %next = scalar.fmaf %v, %w, %acc : f32
     scf.yield %next : f32
   }
   %sum = kernel.workgroup.reduce<addf> %part : f32
