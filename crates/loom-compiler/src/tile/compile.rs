@@ -166,32 +166,9 @@ fn roomy(program: &Program) -> u32 {
     }
     let folds = program.blocks.iter().flatten().any(|inst| matches!(inst, Inst::Turns(_)));
     let target = if folds { FRAME_OF_FOLDS } else { FRAME_TARGET };
-    // What is read again is kept there too.
-    let held = program.frame_bytes + program.capacity * read_again(program);
-    let fitting = (program.capacity * target).checked_div(held).unwrap_or(TILE_MAX);
+    let fitting = (program.capacity * target).checked_div(program.frame_bytes).unwrap_or(TILE_MAX);
     // A power of two, so that workgroups of such sizes fill it.
     if fitting < 2 * program.capacity { program.capacity } else { (1 << fitting.ilog2()).min(TILE_MAX) }
-}
-
-/// Bytes of an item that several instructions of the first block read at the same place.
-fn read_again(program: &Program) -> u32 {
-    let mut reads: BTreeMap<(u32, Affine), (u32, u64)> = BTreeMap::new();
-    let mut read = |source: &Source, ty: ScalarType| {
-        if let Source::Memory(Access { buffer, offsets: Offsets::Affine(line), .. }) = source {
-            let (count, bytes) = reads.entry((*buffer, *line)).or_default();
-            (*count, *bytes) = (*count + 1, ty.bytes());
-        }
-    };
-    for inst in &program.blocks[0] {
-        match inst {
-            Inst::Map { op, from, .. } => {
-                (0..op.operands()).for_each(|at| read(&from[at], op.operand(at)));
-            }
-            Inst::Reduce { ty, from, .. } => read(from, *ty),
-            _ => {}
-        }
-    }
-    reads.values().filter(|(count, _)| *count > 1).map(|(_, bytes)| *bytes as u32).sum()
 }
 
 struct Compiler<'a> {
