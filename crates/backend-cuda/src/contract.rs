@@ -35,14 +35,14 @@ fn packed(k: usize, n: usize) -> [usize; 2] {
 }
 
 /// `weights` of `k` rows and `n` columns as kernels read them, zeros where there are none.
-pub(crate) fn pack(weights: &[f32], k: usize, n: usize) -> Cow<'_, [f32]> {
+pub(crate) fn packed_bytes(weights: &[f32], k: usize, n: usize) -> Cow<'_, [u8]> {
     let [rows, columns] = packed(k, n);
     if (rows, columns) == (k, n) {
-        return Cow::Borrowed(weights);
+        return Cow::Borrowed(bytemuck::cast_slice(weights));
     }
-    let mut packed = vec![0.0; rows * columns];
-    for (to, from) in packed.chunks_exact_mut(columns).zip(weights.chunks_exact(n)) {
-        to[..n].copy_from_slice(from);
+    let mut packed = vec![0; rows * columns * 4];
+    for (to, from) in packed.chunks_exact_mut(columns * 4).zip(weights.chunks_exact(n)) {
+        to[..n * 4].copy_from_slice(bytemuck::cast_slice(from));
     }
     Cow::Owned(packed)
 }
@@ -77,10 +77,10 @@ impl Tile {
     }
 }
 
-/// The text of `contraction` in workgroups of `tile`, for at most `max_seats` seats, its kernel called `contract`. Launch arguments: the seats; a
-/// buffer for each term, whole storages with `seat_elements[term]` elements a seat (0 where one value serves all); weights as [`pack`]
-/// makes them; bias, if there is one; the result's storage, of `out_seat_elements` a seat (0 likewise). Workload: the seats. `None` for an
-/// activation that this has no form for.
+/// The text of `contraction` in workgroups of `tile`, for at most `max_seats` seats, its kernel called `contract`. Launch arguments:
+/// the seats; a buffer for each term, whole storages with `seat_elements[term]` elements a seat (0 where one value serves all);
+/// weights as [`packed_bytes`] makes them; bias, if there is one; the result's storage, of `out_seat_elements` a seat (0 likewise).
+/// Workload: the seats. `None` for an activation that this has no form for.
 pub(crate) fn text(
     contraction: &Contraction,
     seat_elements: &[usize],
@@ -94,8 +94,7 @@ pub(crate) fn text(
         contraction,
         seat_elements,
         out_seat_elements,
-        rows: tile.rows,
-        columns: tile.columns,
+        tile,
         max_seats,
         cut: SUMS.cut(contraction.k()),
         text: String::new(),
@@ -111,10 +110,7 @@ struct Text<'a> {
     contraction: &'a Contraction,
     seat_elements: &'a [usize],
     out_seat_elements: usize,
-    /// Rows of a workgroup.
-    rows: usize,
-    /// Columns of a work-item.
-    columns: usize,
+    tile: Tile,
     max_seats: usize,
     /// Chunks, blocks of a chunk, terms of a block.
     cut: [usize; 3],
@@ -138,22 +134,22 @@ impl Text<'_> {
     /// Elements between the rows of the operands in workgroup memory: 16 bytes more than the rows, where that keeps rows apart
     /// that would meet in a bank.
     fn pitch(&self) -> usize {
-        if self.rows >= 8 { self.rows + 4 } else { self.rows }
+        if self.tile.rows >= 8 { self.tile.rows + 4 } else { self.tile.rows }
     }
 
     /// Columns of a workgroup.
     fn width(&self) -> usize {
-        LANES * self.columns
+        LANES * self.tile.columns
     }
 
     /// Elements between the sums of a work-item's columns, so that neither who writes nor who reads them meet in a bank.
     fn apart(&self) -> usize {
-        if self.columns == 1 { LANES } else { LANES + LANES / self.columns }
+        if self.tile.columns == 1 { LANES } else { LANES + LANES / self.tile.columns }
     }
 
     /// The view of the chunks' sums.
     fn sums(&self) -> String {
-        format!("view<{}x{}x{}x{}xf32>", self.cut[0], self.rows, self.columns, self.apart())
+        format!("view<{}x{}x{}x{}xf32>", self.cut[0], self.tile.rows, self.tile.columns, self.apart())
     }
 
     /// The elements of a storage that `last` is the end of, for a seat or for all.
@@ -167,7 +163,7 @@ impl Text<'_> {
     fn head(&mut self) {
         let Contraction { terms, bias, positions, n, out_offset, out_position_stride, .. } = self.contraction;
         let [chunks, _, block] = self.cut;
-        let (rows, pitch, k, size) = (self.rows, self.pitch(), self.contraction.k(), chunks * LANES);
+        let (rows, pitch, k, size) = (self.tile.rows, self.pitch(), self.contraction.k(), chunks * LANES);
         let [k_packed, columns] = packed(k, *n);
         line!(self, "kernel.def export(\"contract\") @contract(%seats: index) {{");
         for (name, value) in [
@@ -199,10 +195,10 @@ impl Text<'_> {
             ("positions", *positions),
             ("width", self.width()),
             ("lanes", LANES),
-            ("each", self.columns),
+            ("each", self.tile.columns),
             ("together", rows),
             ("columns", *n),
-            ("lastcolumn", columns - self.columns),
+            ("lastcolumn", columns - self.tile.columns),
             ("depth", k),
             ("lastk", k - 1),
             ("chunklength", self.cut[1] * self.cut[2]),
@@ -232,7 +228,7 @@ impl Text<'_> {
         if bias.is_some() {
             line!(self, "  %b = buffer.view %bias[%start] : buffer -> view<{n}xf32>");
         }
-        let bytes = (chunks * block * pitch).max(chunks * rows * self.columns * self.apart()) * 4;
+        let bytes = (chunks * block * pitch).max(chunks * rows * self.tile.columns * self.apart()) * 4;
         line!(self, "  %bytes = index.constant {bytes} : offset");
         line!(self, "  %memory = buffer.alloca<workgroup> align(16) %bytes : buffer");
         line!(self, "  %xs = buffer.view %memory[%start] : buffer -> view<{chunks}x{block}x{pitch}xf32>");
@@ -243,7 +239,7 @@ impl Text<'_> {
     /// The sums of this subgroup's chunk: `%acc`.
     fn chunk(&mut self) {
         let [chunks, blocks, block] = self.cut;
-        let rows = self.rows;
+        let rows = self.tile.rows;
         let has_rest = chunks * blocks * block > self.contraction.k();
         if self.contraction.n.is_multiple_of(self.width()) {
             line!(self, "  %of = index.add %column, %zero : index");
@@ -251,7 +247,7 @@ impl Text<'_> {
             // Past the last columns are multiplied what the last ones are, and nothing is stored.
             line!(self, "  %of = index.min %column, %lastcolumn : index");
         }
-        let each = self.columns;
+        let each = self.tile.columns;
         let accs =
             |name: &str, with: &str| (0..each).map(|c| format!("%{name}{c}{with}")).collect::<Vec<_>>().join(", ");
         let ty = format!("vector<{rows}xf32>");
@@ -294,7 +290,7 @@ impl Text<'_> {
 
     /// `%w{i}_{c}`: weights of the terms `group` of a block.
     fn weights(&mut self, group: Range<usize>) {
-        let ([k, n], each) = (packed(self.contraction.k(), self.contraction.n), self.columns);
+        let ([k, n], each) = (packed(self.contraction.k(), self.contraction.n), self.tile.columns);
         for i in group.clone() {
             self.index(&format!("i{i}"), i);
             line!(self, "  %k{i} = index.add %kstart, %i{i} : index");
@@ -346,7 +342,7 @@ impl Text<'_> {
     /// Operands of a block that lie in terms from `at` on, or `alone` in that one: all loads, and then all stores.
     fn staged(&mut self, at: usize, done: usize, alone: bool, has_rest: bool) {
         let [chunks, _, block] = self.cut;
-        let (all, pitch) = (block * self.rows, self.pitch());
+        let (all, pitch) = (block * self.tile.rows, self.pitch());
         let view = format!("view<{chunks}x{block}x{pitch}xf32>");
         let loads = all.div_ceil(LANES);
         for j in 0..loads {
@@ -444,11 +440,11 @@ impl Text<'_> {
     fn meet(&mut self, steps: &str, result: &str) {
         let Contraction { bias, positions, n, out_offset, out_position_stride, .. } = self.contraction;
         let [chunks, ..] = self.cut;
-        let (rows, size) = (self.rows, chunks * LANES);
+        let (rows, size) = (self.tile.rows, chunks * LANES);
         let view = self.sums();
         // Until here the same memory held operands.
         line!(self, "  kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
-        for c in 0..self.columns {
+        for c in 0..self.tile.columns {
             self.index(&format!("held{c}"), c);
             for r in 0..rows {
                 self.index(&format!("held{c}row{r}"), r);
@@ -666,7 +662,7 @@ mod tests {
                 let mut buffers = [
                     bytes(&own),
                     bytes(&shared),
-                    bytes(&pack(&contraction.weights, k, n)),
+                    packed_bytes(&contraction.weights, k, n).into_owned(),
                     bytes(&bias),
                     bytes(&vec![9.0; seats * out_len]),
                 ];

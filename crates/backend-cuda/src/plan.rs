@@ -29,6 +29,7 @@ use lanes_core::lanes::Capacity;
 use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Place, Region, Scalar, Storage, StorageId};
 use lanes_core::scratch::Layout;
 use loom_compiler::ptx::{FAULT_BYTES, Image, Passed};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -264,25 +265,31 @@ impl Preparation<'_> {
         let plan = self.plan.plan();
         for (at, storage) in plan.storages.iter().enumerate() {
             if let Storage::Constant { label, bytes } = storage {
-                let address = self.constant(label, Owner::Bytes(Arc::downgrade(bytes)), bytes)?;
+                let address = self.constant(label, Owner::Bytes(Arc::downgrade(bytes)), &|| Cow::Borrowed(bytes))?;
                 self.constant_of.insert(at as u32, address);
             }
         }
         for (at, command) in plan.commands.iter().enumerate() {
             let Command::Contract(contraction) = command else { continue };
-            let mut floats = |floats: &Arc<[f32]>, columns, packed: &[f32]| {
-                let owner = Owner::Floats(Arc::downgrade(floats), columns);
-                self.constant(&contraction.label, owner, bytemuck::cast_slice(packed))
-            };
-            let packed = contract::pack(&contraction.weights, contraction.k(), contraction.n);
-            let weights = floats(&contraction.weights, contraction.n, &packed)?;
-            let bias = contraction.bias.as_ref().map(|bias| floats(bias, 0, bias)).transpose()?;
+            let Contraction { label, weights, bias, n, .. } = contraction;
+            let owner = |floats: &Arc<[f32]>, columns| Owner::Floats(Arc::downgrade(floats), columns);
+            let packed = || contract::packed_bytes(weights, contraction.k(), *n);
+            let weights = self.constant(label, owner(weights, *n), &packed)?;
+            let bias = bias
+                .as_ref()
+                .map(|bias| self.constant(label, owner(bias, 0), &|| Cow::Borrowed(bytemuck::cast_slice(bias))));
+            let bias = bias.transpose()?;
             self.weights_of.insert(at, (weights, bias));
         }
         Ok(())
     }
 
-    fn constant(&mut self, label: &str, owner: Owner, bytes: &[u8]) -> Result<Address, DeviceError> {
+    fn constant<'b>(
+        &mut self,
+        label: &str,
+        owner: Owner,
+        bytes: &dyn Fn() -> Cow<'b, [u8]>,
+    ) -> Result<Address, DeviceError> {
         let what = format!("constant {label} of {}", self.plan.plan().name);
         let (context, budget) = (self.device.context(), self.device.budget());
         let held = self.device.weights().constant(context, budget, &what, owner, bytes)?;

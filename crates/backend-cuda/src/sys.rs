@@ -655,15 +655,12 @@ impl Context {
     /// Waits until what was marked has ended.
     pub fn finish(&self, what: &str, Mark(event): Mark) -> Result<(), DeviceError> {
         let began = Instant::now();
+        // SAFETY: the context lives as long as `self`.
+        let current = unsafe { (self.driver.call.context_set)(self.context) };
         let ended = loop {
             self.health()?;
-            // SAFETY: the context lives as long as `self`; the event is of it.
-            let status = unsafe {
-                match (self.driver.call.context_set)(self.context) {
-                    0 => (self.driver.call.event_query)(event),
-                    status => status,
-                }
-            };
+            // SAFETY: the event is of the context, which this thread has made its own and does not change meanwhile.
+            let status = if current == 0 { unsafe { (self.driver.call.event_query)(event) } } else { current };
             match status {
                 NOT_READY if began.elapsed() < SPIN => std::hint::spin_loop(),
                 NOT_READY => std::thread::sleep(PAUSE),

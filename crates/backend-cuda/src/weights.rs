@@ -11,6 +11,7 @@
 
 use crate::sys::{Context, Memory};
 use lanes_core::device::{Budget, Charge, DeviceError, Purpose};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -46,14 +47,14 @@ type Made = (Owner, Weak<Constant>);
 pub(crate) struct Weights(Mutex<HashMap<(usize, usize, usize), Made>>);
 
 impl Weights {
-    /// `bytes`, made of what `owner` holds, on the device.
-    pub fn constant(
+    /// What `bytes` makes of what `owner` holds, on the device; it is asked only if no executable has it yet.
+    pub fn constant<'a>(
         &self,
         context: &Arc<Context>,
         budget: &Budget,
         what: &str,
         owner: Owner,
-        bytes: &[u8],
+        bytes: &dyn Fn() -> Cow<'a, [u8]>,
     ) -> Result<Arc<Constant>, DeviceError> {
         let key = owner.key();
         // Held while uploading, so that two plans with the same weights do not upload them twice.
@@ -61,9 +62,10 @@ impl Weights {
         if let Some(constant) = known.get(&key).and_then(|(_, constant)| constant.upgrade()) {
             return Ok(constant);
         }
+        let bytes = bytes();
         let charge = budget.charge(Purpose::Weights, what, bytes.len() as u64)?;
         let memory = context.allocate(what, bytes.len(), false)?;
-        context.upload(&memory, 0, bytes)?;
+        context.upload(&memory, 0, &bytes)?;
         let constant = Arc::new(Constant { memory, charge });
         known.retain(|_, (_, constant)| constant.strong_count() > 0);
         known.insert(key, (owner, Arc::downgrade(&constant)));

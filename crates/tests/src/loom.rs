@@ -1,7 +1,8 @@
 //! The cases of `loom/*.loom`: every op of the language, by what it gives for operands whose results are known.
 //!
 //! - Each text runs on the device under test and on the interpreter; both must pass every sample.
-//! - A case that a device does not support is named in the failure. The CPU has no exceptions; a GPU has those that it refuses of its own hardware.
+//! - A case that a device does not support is named in the failure. The CPU has no exceptions; a GPU has those that it refuses
+//!   of its own hardware.
 
 use crate::Open;
 use lanes_core::checks::DeviceTarget;

@@ -343,3 +343,33 @@ pub trait Device: Send + Sync {
     /// The same device opened anew, empty. How to go on after a loss.
     fn reopen(&self) -> Result<Arc<dyn Device>, DeviceError>;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Sums;
+
+    /// Runs, blocks of a run, terms of a block, by hand: no run is empty, and all but the last are full.
+    #[test]
+    fn sums_are_cut_by_their_length_alone() {
+        let sums = Sums { runs_max: 16, run_min: 8, block_max: 32 };
+        for (k, cut) in [
+            (1, [1, 1, 1]),
+            (15, [1, 1, 15]),
+            (16, [2, 1, 8]),
+            (64, [8, 1, 8]),
+            (128, [16, 1, 8]),
+            // Nine terms a run, and fifteen runs have them all.
+            (130, [15, 1, 9]),
+            (387, [16, 1, 25]),
+            (512, [16, 1, 32]),
+            // 33 terms are two blocks of 17.
+            (528, [16, 2, 17]),
+            (1024, [16, 2, 32]),
+        ] {
+            assert_eq!(sums.cut(k), cut, "{k}");
+            let run = sums.run(k);
+            assert!(cut[0] * run >= k && (cut[0] - 1) * run < k, "{k}");
+            assert_eq!((Sums::CHAIN.cut(k), Sums::CHAIN.run(k)), ([1, 1, k], k));
+        }
+    }
+}
