@@ -2,13 +2,13 @@
 
 use crate::image::{Modules, Takes, ptx_version};
 use crate::moves::Movers;
-use crate::plan::{CudaPlan, prepare};
+use crate::plan::{CudaPlan, measured, prepare};
 use crate::queue;
 use crate::slot::SlotMemory;
 use crate::sys::{self, Context, DeviceFacts, Driver, Mark, Memory};
 use crate::weights::Weights;
-use lanes_core::device::flight::{Backend, Bindings, Engine, Host, Idle, Made, Stretch, Turn};
-use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions};
+use lanes_core::device::flight::{Backend, Bindings, Engine, Host, Idle, Made, Sample, Stretch, Turn};
+use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions, TurnTimes};
 use lanes_core::plan::Checked;
 use loom_compiler::ptx::Sm;
 use std::sync::Arc;
@@ -62,6 +62,7 @@ fn capabilities(driver: &Driver, facts: &DeviceFacts) -> Capabilities {
         grid_barrier: false,
         sums: crate::contract::SUMS,
         atomics_64: true,
+        clock: true,
     }
 }
 
@@ -136,6 +137,16 @@ impl Backend for CudaDevice {
     ) -> Result<Made<CudaEngine>, DeviceError> {
         let (plan, slots) = prepare(self, plan, options, bound)?;
         Ok(Made { memory: plan.memory(), plan, slots })
+    }
+
+    fn measured(
+        &self,
+        plan: &Checked<'_>,
+        options: &PrepareOptions<'_>,
+        bound: &Bindings<CudaEngine>,
+        turn: &Sample<'_>,
+    ) -> Result<Option<TurnTimes>, DeviceError> {
+        measured(self, plan, options, bound, turn).map(Some)
     }
 
     fn anew(&self) -> Result<Self, DeviceError> {

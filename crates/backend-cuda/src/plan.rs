@@ -17,13 +17,13 @@ use crate::contract::{self, Tile};
 use crate::device::{CudaDevice, CudaEngine};
 use crate::image::{self, Kernel};
 use crate::moves::{Filled, Kind, Moved};
-use crate::queue::block_bytes;
+use crate::queue::{block_bytes, write_block};
 use crate::slot::SlotMemory;
 use crate::sys::{Address, Memory, Node};
 use crate::weights::{Constant, Owner};
 use lanes_core::Scope;
-use lanes_core::device::flight::Bindings;
-use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions, Purpose};
+use lanes_core::device::flight::{Bindings, Sample};
+use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions, Purpose, TurnTimes};
 use lanes_core::hazard::Hazards;
 use lanes_core::lanes::Capacity;
 use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Place, Region, Scalar, Storage, StorageId};
@@ -121,50 +121,14 @@ pub(crate) fn prepare(
     options: &PrepareOptions<'_>,
     bound: &Bindings<CudaEngine>,
 ) -> Result<(CudaPlan, Vec<SlotMemory>), DeviceError> {
-    let name = &plan.plan().name;
-    let states = bound.states.iter().map(|state| state.memory().base()).collect();
-    let residents = bound.residents.iter().map(|(buffer, offset)| buffer.memory().base().plus(*offset)).collect();
-    let seats = options.capacity.max_seats as usize;
-    let layout = Layout::of(plan, seats);
-    let layout = layout
-        .ok_or_else(|| DeviceError::unaddressable(format!("scratch of plan {name} for {seats} seats"), u64::MAX))?;
-    let hazards = Hazards::with_layout(plan, &layout);
-    let commands = plan.plan().commands.len();
-    let mut preparation = Preparation {
-        device,
-        plan,
-        capacity: options.capacity,
-        charges: Vec::new(),
-        constants: Vec::new(),
-        constant_of: HashMap::new(),
-        states,
-        residents,
-        layout,
-        hazards,
-        kernels: Vec::new(),
-        kernel_of: vec![None; commands],
-        contraction_of: HashMap::new(),
-        record_of: vec![None; commands],
-        faulting: Vec::new(),
-        weights_of: HashMap::new(),
-    };
-    // Charged first, all that is counted by rows and seats; nothing is allocated if it is too much.
-    let scratch_bytes = preparation.layout.bytes();
-    preparation.charge(Purpose::Scratch, "scratch", scratch_bytes)?;
-    preparation.kernels()?;
-    let staging = preparation.staging()?;
-    for _ in 0..options.slots {
-        preparation.charge(Purpose::Staging, "staging", staging.bytes.saturating_mul(2))?;
-    }
-    preparation.constants()?;
-    let scratch = device.context().allocate(&format!("scratch of {name}"), scratch_bytes, false)?;
+    let (preparation, staging, scratch) = Preparation::of(device, plan, options, bound)?;
     let buckets = buckets(options.capacity.max_seats);
     let slots = (0..options.slots).map(|_| preparation.slot(&staging, &scratch, &buckets));
     let slots = slots.collect::<Result<Vec<_>, DeviceError>>()?;
     let plan = CudaPlan {
-        name: name.clone(),
+        name: plan.plan().name.clone(),
         buckets,
-        max_seats: seats,
+        max_seats: options.capacity.max_seats as usize,
         faulting: preparation.faulting.into(),
         faults_at: staging.faults_at,
         _scratch: scratch,
@@ -173,6 +137,92 @@ pub(crate) fn prepare(
         charges: preparation.charges,
     };
     Ok((plan, slots))
+}
+
+/// How long turns of as many seats as `options` have room for take: the whole graph, and the commands alone.
+pub(crate) fn measured(
+    device: &CudaDevice,
+    plan: &Checked<'_>,
+    options: &PrepareOptions<'_>,
+    bound: &Bindings<CudaEngine>,
+    sample: &Sample<'_>,
+) -> Result<TurnTimes, DeviceError> {
+    let (preparation, staging, scratch) = Preparation::of(device, plan, options, bound)?;
+    let (max_seats, context) = (options.capacity.max_seats, device.context());
+    let slot = preparation.slot(&staging, &scratch, &[max_seats])?;
+    for (range, input) in slot.inputs.iter().zip(sample.inputs) {
+        // SAFETY: the slot is this function's alone, and no graph of it runs.
+        unsafe { slot.host.bytes(range.start, input.len()) }.copy_from_slice(input);
+    }
+    let build = Build {
+        of: &preparation,
+        staging: &staging,
+        scratch: &scratch,
+        host: slot.host.base(),
+        device: slot._device.base(),
+    };
+    let nodes = build.nodes(max_seats as usize, true, false)?;
+    let what = format!("graph of {}", plan.plan().name);
+    // SAFETY: as for the slot's own graph, which has these nodes too.
+    let compute = unsafe { context.graph(&what, &nodes) }?;
+    // SAFETY: as in `queue::begin`. The whole graph comes first and leaves inputs and block where the other one reads them.
+    unsafe {
+        let block = slot.host.bytes(0, block_bytes(max_seats as usize));
+        write_block(block, max_seats as usize, max_seats as usize, sample.seats);
+        Ok(TurnTimes {
+            turn: context.timed(&what, &slot.graphs[0], sample.times)?,
+            compute: context.timed(&what, &compute, sample.times)?,
+        })
+    }
+}
+
+impl<'a> Preparation<'a> {
+    /// All that slots share, and what lies where in their staging.
+    fn of(
+        device: &'a CudaDevice,
+        plan: &'a Checked<'a>,
+        options: &PrepareOptions<'_>,
+        bound: &Bindings<CudaEngine>,
+    ) -> Result<(Self, Staging, Memory), DeviceError> {
+        let name = &plan.plan().name;
+        let states = bound.states.iter().map(|state| state.memory().base()).collect();
+        let residents = bound.residents.iter().map(|(buffer, offset)| buffer.memory().base().plus(*offset)).collect();
+        let seats = options.capacity.max_seats as usize;
+        let layout = Layout::of(plan, seats);
+        let layout = layout
+            .ok_or_else(|| DeviceError::unaddressable(format!("scratch of plan {name} for {seats} seats"), u64::MAX))?;
+        let hazards = Hazards::with_layout(plan, &layout);
+        let commands = plan.plan().commands.len();
+        let mut preparation = Self {
+            device,
+            plan,
+            capacity: options.capacity,
+            charges: Vec::new(),
+            constants: Vec::new(),
+            constant_of: HashMap::new(),
+            states,
+            residents,
+            layout,
+            hazards,
+            kernels: Vec::new(),
+            kernel_of: vec![None; commands],
+            contraction_of: HashMap::new(),
+            record_of: vec![None; commands],
+            faulting: Vec::new(),
+            weights_of: HashMap::new(),
+        };
+        // Charged first, all that is counted by rows and seats; nothing is allocated if it is too much.
+        let scratch_bytes = preparation.layout.bytes();
+        preparation.charge(Purpose::Scratch, "scratch", scratch_bytes)?;
+        preparation.kernels()?;
+        let staging = preparation.staging()?;
+        for _ in 0..options.slots {
+            preparation.charge(Purpose::Staging, "staging", staging.bytes.saturating_mul(2))?;
+        }
+        preparation.constants()?;
+        let scratch = device.context().allocate(&format!("scratch of {name}"), scratch_bytes, false)?;
+        Ok((preparation, staging, scratch))
+    }
 }
 
 impl Preparation<'_> {
@@ -334,7 +384,7 @@ impl Preparation<'_> {
             let exact = bucket == earlier + 1;
             earlier = bucket;
             let build = Build { of: self, staging, scratch, host: host.base(), device: device.base() };
-            let nodes = build.nodes(bucket as usize, exact)?;
+            let nodes = build.nodes(bucket as usize, exact, true)?;
             // SAFETY: nodes name the slot's two memories, which it owns, and scratch, constants, states and residents, which
             // the executable owns. That they stay inside these was proved when the plan was checked, for `max_seats` seats
             // and the rows of the capacity; kernels are checked as they run. When the graph runs, `queue` keeps others away.
@@ -363,8 +413,9 @@ struct Build<'a> {
 type Nodes<'a> = Vec<(Node<'a>, Vec<usize>)>;
 
 impl<'a> Build<'a> {
-    /// The graph for `seats` seats; not `exact` if it is for fewer too.
-    fn nodes(&self, seats: usize, exact: bool) -> Result<Nodes<'a>, DeviceError> {
+    /// The graph for `seats` seats; not `exact` if it is for fewer too. Not `whole` is the commands alone: what the host gives lies
+    /// on the device, and what it gets stays there.
+    fn nodes(&self, seats: usize, exact: bool, whole: bool) -> Result<Nodes<'a>, DeviceError> {
         let (plan, movers) = (self.of.plan.plan(), self.of.device.movers());
         let most = self.of.capacity.max_seats as usize;
         let mut nodes = Nodes::new();
@@ -374,8 +425,8 @@ impl<'a> Build<'a> {
         };
         let is_input = |storage: &Storage| matches!(storage, Storage::Input { .. });
         let moves_rows = |command: &Command| matches!(command, Command::Gather { .. } | Command::Scatter { .. });
-        let block = (plan.commands.iter().any(moves_rows) || (!exact && plan.storages.iter().any(is_input)))
-            .then(|| add(self.up(0..block_bytes(most)), Vec::new()));
+        let is_read = plan.commands.iter().any(moves_rows) || (!exact && plan.storages.iter().any(is_input));
+        let block = (whole && is_read).then(|| add(self.up(0..block_bytes(most)), Vec::new()));
         let records = self.of.faulting.len() * FAULT_BYTES;
         let faults_at = self.staging.faults_at;
         let cleared =
@@ -384,7 +435,7 @@ impl<'a> Build<'a> {
         let mut there = vec![None; self.staging.inputs.len()];
         for storage in &plan.storages {
             match *storage {
-                Storage::Input { port, bytes } if there[port].is_none() && bytes > 0 => {
+                Storage::Input { port, bytes } if whole && there[port].is_none() && bytes > 0 => {
                     let start = self.staging.inputs[port].start;
                     let mut ready = add(self.up(start..start + bytes * seats), Vec::new());
                     if let (false, Some(block)) = (exact, block) {
@@ -404,7 +455,7 @@ impl<'a> Build<'a> {
                     }
                     there[port] = Some(ready);
                 }
-                Storage::SharedInput { port, bytes } if there[port].is_none() && bytes > 0 => {
+                Storage::SharedInput { port, bytes } if whole && there[port].is_none() && bytes > 0 => {
                     let start = self.staging.inputs[port].start;
                     there[port] = Some(add(self.up(start..start + bytes), Vec::new()));
                 }
@@ -438,7 +489,7 @@ impl<'a> Build<'a> {
         }
         for (id, storage) in plan.storages.iter().enumerate() {
             let Storage::Output { port, bytes } = *storage else { continue };
-            if bytes == 0 {
+            if !whole || bytes == 0 {
                 continue;
             }
             let writes = |command: &Command| {
@@ -450,7 +501,7 @@ impl<'a> Build<'a> {
             let start = self.staging.outputs[port].start;
             add(self.down(start..start + bytes * seats), after);
         }
-        if records > 0 {
+        if whole && records > 0 {
             let last = of_command.iter().zip(&is_last).filter(|(_, last)| **last).map(|(node, _)| *node).collect();
             add(self.down(faults_at..faults_at + records), last);
         }

@@ -62,7 +62,8 @@ pub(crate) unsafe fn end(context: &Context, plan: &CudaPlan, slot: &SlotMemory, 
     fault.map_or(Ok(()), Err)
 }
 
-fn write_block(block: &mut [u8], max_seats: usize, bucket: usize, seats: &[SeatRows]) {
+/// Writes the block of a turn of `seats`, launched for `bucket` of them.
+pub(crate) fn write_block(block: &mut [u8], max_seats: usize, bucket: usize, seats: &[SeatRows]) {
     let mut word = |at: usize, value: u32| block[at..at + 4].copy_from_slice(&value.to_le_bytes());
     word(0, seats.len() as u32);
     for at in 0..bucket {

@@ -81,6 +81,8 @@ interface! {
     event_destroy: "cuEventDestroy_v2"(raw::CUevent);
     event_record: "cuEventRecord"(raw::CUevent, raw::CUstream);
     event_query: "cuEventQuery"(raw::CUevent);
+    event_wait: "cuEventSynchronize"(raw::CUevent);
+    event_elapsed: "cuEventElapsedTime"(*mut f32, raw::CUevent, raw::CUevent);
     memory_allocate: "cuMemAlloc_v2"(*mut raw::CUdeviceptr, usize);
     memory_free: "cuMemFree_v2"(raw::CUdeviceptr);
     host_allocate: "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
@@ -306,6 +308,9 @@ const EVENTS: usize = 256;
 const SPIN: Duration = Duration::from_millis(1);
 /// How long it asks to pause after that.
 const PAUSE: Duration = Duration::from_micros(20);
+
+/// Launches before the first that is timed.
+const WARM_UP: usize = 5;
 
 /// The place in the stream behind a graph that was launched.
 pub struct Mark(raw::CUevent);
@@ -652,6 +657,37 @@ impl Context {
         }
     }
 
+    /// How long `graph` takes by the device's clock, `times` times over: from an event right before its launch to one right
+    /// after, as other programs are timed.
+    ///
+    /// # Safety
+    /// As [`Self::graph`], until it returns.
+    pub unsafe fn timed(&self, what: &str, graph: &Graph, times: usize) -> Result<Vec<Duration>, DeviceError> {
+        let mut ends = Timers { context: self, events: [ptr::null_mut(); 2] };
+        for event in &mut ends.events {
+            // SAFETY: a place for one handle; 0 is an event that keeps its time.
+            self.call("cuEventCreate", what, 0, |call| unsafe { (call.event_create)(event, 0) })?;
+        }
+        let [from, to] = ends.events;
+        let mut taken = Vec::with_capacity(times);
+        for at in 0..times.saturating_add(WARM_UP) {
+            let mut milliseconds = 0f32;
+            // SAFETY: events, stream and graph are of this context, and the caller keeps the graph's memory to it.
+            unsafe {
+                self.call("cuEventRecord", what, 0, |call| (call.event_record)(from, self.stream))?;
+                self.call("cuGraphLaunch", what, 0, |call| (call.graph_launch)(graph.exec, self.stream))?;
+                self.call("cuEventRecord", what, 0, |call| (call.event_record)(to, self.stream))
+                    .or_else(|error| self.wait(self.stream, what).and(Err(error)))?;
+                self.call("cuEventSynchronize", what, 0, |call| (call.event_wait)(to))?;
+                self.call("cuEventElapsedTime", what, 0, |call| (call.event_elapsed)(&mut milliseconds, from, to))?;
+            }
+            if at >= WARM_UP {
+                taken.push(Duration::try_from_secs_f32(milliseconds / 1e3).unwrap_or_default());
+            }
+        }
+        Ok(taken)
+    }
+
     /// Waits until what was marked has ended.
     pub fn finish(&self, what: &str, Mark(event): Mark) -> Result<(), DeviceError> {
         let began = Instant::now();
@@ -726,6 +762,21 @@ fn line_copy(to: Address, from: Address, bytes: usize) -> raw::CUDA_MEMCPY3D {
         WidthInBytes: bytes,
         Height: 1,
         Depth: 1,
+    }
+}
+
+/// Events that keep their time.
+struct Timers<'a> {
+    context: &'a Context,
+    events: [raw::CUevent; 2],
+}
+
+impl Drop for Timers<'_> {
+    fn drop(&mut self) {
+        for event in self.events.into_iter().filter(|event| !event.is_null()) {
+            // SAFETY: made by the context, which is alive, and owned here; its thread has it current since.
+            unsafe { (self.context.driver.call.event_destroy)(event) };
+        }
     }
 }
 
