@@ -1,13 +1,15 @@
 //! A plan made ready for one GPU: for every slot and bucket a graph.
 //!
 //! ```text
-//! block ─┬───────────────> gather ─┐                          ┌─> scatter ─────┐
-//! input ─┴─> pad ─> kernel ────────┴─> kernel ─> kernel ──────┴─> output down  ├─> fault records down
-//! records cleared ──────┴────────────────┴─────────┴──────────────────────────-┘
+//! block, fault records, ──> up ─┬─> gather ─┬─> kernel ─> kernel ─┬─> scatter ─┬─> down ──> outputs, fault records, tick
+//! small inputs                  ├───────────┘                     └────────────┤
+//! large input ────────────────> pad                            large output ──-┘
 //! ```
 //!
 //! - Commands have exactly the edges of `hazard`, scratch that shares memory included. An upload comes before its readers, a
 //!   download after its writers.
+//! - What is small goes up and comes down by one launch each, what is large by a copy of its own. The last launch writes the turn's
+//!   number to the host's tick, which is how the host sees the end.
 //! - A slot has staging, in pinned memory of the host and in the device's, laid out alike. Scratch is one for all slots: turns
 //!   of one executable run one after the other.
 //! - A bucket's graph moves and computes the bucket's number of seats.
@@ -16,8 +18,8 @@
 use crate::contract::{self, Tile};
 use crate::device::{CudaDevice, CudaEngine};
 use crate::image::{self, Kernel};
-use crate::moves::{Filled, Kind, Moved};
-use crate::queue::{block_bytes, write_block};
+use crate::moves::{CARRIED_MAX, CARRIED_UNIT, Filled, Kind, Moved, RANGES_MAX, Way};
+use crate::queue::{BLOCK_HEAD, BLOCK_NUMBER, block_bytes, write_block};
 use crate::slot::SlotMemory;
 use crate::sys::{Address, Memory, Node};
 use crate::weights::{Constant, Owner};
@@ -33,6 +35,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 /// Starts of what lies in staging: what a device's copies like best.
 const ALIGN: usize = 256;
@@ -53,6 +56,10 @@ pub struct CudaPlan {
     pub(crate) faulting: Box<[(String, Arc<Image>)]>,
     /// Where their records lie in staging.
     pub(crate) faults_at: usize,
+    /// Where the host sees the number of the last turn that has ended.
+    pub(crate) tick_at: usize,
+    /// By bucket, the inputs of which the host repeats the first seat's for those that lack: where, and bytes of a seat.
+    pub(crate) repeated: Box<[Box<[(usize, usize)]>]>,
     _scratch: Memory,
     _kernels: Vec<Kernel>,
     constants: Vec<Arc<Constant>>,
@@ -84,7 +91,8 @@ fn buckets(most: u32) -> Box<[u32]> {
 struct Staging {
     inputs: Box<[Range<usize>]>,
     outputs: Box<[Range<usize>]>,
-    faults_at: usize,
+    faults: Range<usize>,
+    tick_at: usize,
     bytes: usize,
 }
 
@@ -127,10 +135,12 @@ pub(crate) fn prepare(
     let slots = slots.collect::<Result<Vec<_>, DeviceError>>()?;
     let plan = CudaPlan {
         name: plan.plan().name.clone(),
-        buckets,
         max_seats: options.capacity.max_seats as usize,
+        repeated: buckets.iter().map(|&bucket| preparation.repeated(&staging, bucket as usize)).collect(),
+        buckets,
         faulting: preparation.faulting.into(),
-        faults_at: staging.faults_at,
+        faults_at: staging.faults.start,
+        tick_at: staging.tick_at,
         _scratch: scratch,
         _kernels: preparation.kernels,
         constants: preparation.constants,
@@ -159,7 +169,7 @@ pub(crate) fn measured(
         staging: &staging,
         scratch: &scratch,
         host: slot.host.base(),
-        device: slot._device.base(),
+        device: slot.device.base(),
     };
     let nodes = build.nodes(max_seats as usize, true, false)?;
     let what = format!("graph of {}", plan.plan().name);
@@ -168,7 +178,7 @@ pub(crate) fn measured(
     // SAFETY: as in `queue::begin`. The whole graph comes first and leaves inputs and block where the other one reads them.
     unsafe {
         let block = slot.host.bytes(0, block_bytes(max_seats as usize));
-        write_block(block, max_seats as usize, max_seats as usize, sample.seats);
+        write_block(block, max_seats as usize, max_seats as usize, sample.seats, 1);
         Ok(TurnTimes {
             turn: context.timed(&what, &slot.graphs[0], sample.times)?,
             compute: context.timed(&what, &compute, sample.times)?,
@@ -353,6 +363,7 @@ impl Preparation<'_> {
     fn staging(&self) -> Result<Staging, DeviceError> {
         let seats = self.capacity.max_seats as usize;
         let mut at = block_bytes(seats);
+        let records = self.faulting.len().checked_mul(FAULT_BYTES);
         let mut place = |name: &str, bytes: Option<usize>| {
             let start = at.checked_next_multiple_of(ALIGN);
             let range = start.and_then(|start| Some(start..start.checked_add(bytes?)?));
@@ -361,6 +372,7 @@ impl Preparation<'_> {
             at = range.end;
             Ok::<_, DeviceError>(range)
         };
+        let (faults, tick) = (place("fault records", records)?, place("the tick", Some(4))?);
         let signature = self.plan.signature();
         let mut ports = |ports: &[lanes_core::Port]| {
             let place = |port: &lanes_core::Port| {
@@ -370,8 +382,41 @@ impl Preparation<'_> {
             ports.iter().map(place).collect::<Result<Box<[_]>, _>>()
         };
         let (inputs, outputs) = (ports(&signature.inputs)?, ports(&signature.outputs)?);
-        let records = place("fault records", self.faulting.len().checked_mul(FAULT_BYTES))?;
-        Ok(Staging { inputs, outputs, faults_at: records.start, bytes: records.end })
+        // Whole units are carried, so there is one behind the last byte too.
+        let bytes = place("its end", Some(0))?.end;
+        Ok(Staging { inputs, outputs, faults, tick_at: tick.start, bytes })
+    }
+
+    /// What is carried up for `seats` seats with the block, and which inputs are: where each begins, bytes of a seat, and how often.
+    fn carried(&self, staging: &Staging, seats: usize) -> (Vec<Range<usize>>, Vec<Option<(usize, usize)>>) {
+        let most = self.capacity.max_seats as usize;
+        // The rows that they read, and those that they write, which lie further back.
+        let writes = (BLOCK_HEAD + 4 * most) / CARRIED_UNIT * CARRIED_UNIT..BLOCK_HEAD + 4 * (most + seats);
+        let mut ranges = vec![0..BLOCK_HEAD + 4 * seats, writes, staging.faults.clone()];
+        let mut carried = vec![None; staging.inputs.len()];
+        let mut room = CARRIED_MAX;
+        for storage in &self.plan.plan().storages {
+            let (port, bytes, seats) = match *storage {
+                Storage::Input { port, bytes } => (port, bytes, seats),
+                Storage::SharedInput { port, bytes } => (port, bytes, 1),
+                _ => continue,
+            };
+            let (start, all) = (staging.inputs[port].start, bytes * seats);
+            if carried[port].is_none() && all > 0 && all <= room && ranges.len() < RANGES_MAX {
+                room -= all;
+                ranges.push(start..start + all);
+                carried[port] = Some((start, bytes));
+            }
+        }
+        (ranges, carried)
+    }
+
+    /// The inputs of which the host repeats the first seat's in a turn that is launched for `seats` seats and has fewer.
+    fn repeated(&self, staging: &Staging, seats: usize) -> Box<[(usize, usize)]> {
+        let (_, carried) = self.carried(staging, seats);
+        let is_shared = |port: usize| self.plan.signature().inputs[port].scope != Scope::Seat;
+        let carried = carried.into_iter().enumerate().filter(|(port, _)| !is_shared(*port));
+        carried.filter_map(|(_, carried)| carried).collect()
     }
 
     fn slot(&self, staging: &Staging, scratch: &Memory, buckets: &[u32]) -> Result<SlotMemory, DeviceError> {
@@ -395,8 +440,9 @@ impl Preparation<'_> {
             inputs: staging.inputs.clone(),
             outputs: staging.outputs.clone(),
             host,
-            _device: device,
+            device,
             graphs,
+            turns: AtomicU32::new(0),
         })
     }
 }
@@ -423,52 +469,55 @@ impl<'a> Build<'a> {
             nodes.push((node, after));
             nodes.len() - 1
         };
-        let is_input = |storage: &Storage| matches!(storage, Storage::Input { .. });
         let moves_rows = |command: &Command| matches!(command, Command::Gather { .. } | Command::Scatter { .. });
-        let is_read = plan.commands.iter().any(moves_rows) || (!exact && plan.storages.iter().any(is_input));
-        let block = (whole && is_read).then(|| add(self.up(0..block_bytes(most)), Vec::new()));
-        let records = self.of.faulting.len() * FAULT_BYTES;
-        let faults_at = self.staging.faults_at;
-        let cleared =
-            (records > 0).then(|| add(Node::Clear { at: self.device.plus(faults_at), words: records / 4 }, Vec::new()));
+        let too_large = || {
+            DeviceError::unaddressable(format!("staging of {} for {most} seats", plan.name), self.staging.bytes as u64)
+        };
         // By input port: the node after which it is there.
         let mut there = vec![None; self.staging.inputs.len()];
-        for storage in &plan.storages {
-            match *storage {
-                Storage::Input { port, bytes } if whole && there[port].is_none() && bytes > 0 => {
-                    let start = self.staging.inputs[port].start;
-                    let mut ready = add(self.up(start..start + bytes * seats), Vec::new());
-                    if let (false, Some(block)) = (exact, block) {
-                        let at = self.device.plus(start);
-                        let pad = Moved {
-                            kind: Kind::Pad,
-                            from: at,
-                            to: at,
-                            row_bytes: bytes,
-                            rows: 1,
-                            from_stride: bytes,
-                            to_stride: bytes,
-                            from_seat: bytes,
-                            to_seat: bytes,
-                        };
-                        ready = add(movers.moved(&pad, self.device, seats, most)?, vec![ready, block]);
+        let mut up = None;
+        if whole {
+            let (ranges, carried) = self.of.carried(self.staging, seats);
+            let node = movers.carried(Way::Up, self.host, self.device, &ranges).ok_or_else(too_large)?;
+            let first = *up.insert(add(node, Vec::new()));
+            for (there, carried) in there.iter_mut().zip(carried) {
+                *there = carried.map(|_| first);
+            }
+            for storage in &plan.storages {
+                match *storage {
+                    Storage::Input { port, bytes } if there[port].is_none() && bytes > 0 => {
+                        let start = self.staging.inputs[port].start;
+                        let mut ready = add(self.up(start..start + bytes * seats), Vec::new());
+                        if !exact {
+                            let at = self.device.plus(start);
+                            let pad = Moved {
+                                kind: Kind::Pad,
+                                from: at,
+                                to: at,
+                                row_bytes: bytes,
+                                rows: 1,
+                                from_stride: bytes,
+                                to_stride: bytes,
+                                from_seat: bytes,
+                                to_seat: bytes,
+                            };
+                            ready = add(movers.moved(&pad, self.device, seats, most)?, vec![ready, first]);
+                        }
+                        there[port] = Some(ready);
                     }
-                    there[port] = Some(ready);
+                    Storage::SharedInput { port, bytes } if there[port].is_none() && bytes > 0 => {
+                        let start = self.staging.inputs[port].start;
+                        there[port] = Some(add(self.up(start..start + bytes), Vec::new()));
+                    }
+                    _ => {}
                 }
-                Storage::SharedInput { port, bytes } if whole && there[port].is_none() && bytes > 0 => {
-                    let start = self.staging.inputs[port].start;
-                    there[port] = Some(add(self.up(start..start + bytes), Vec::new()));
-                }
-                _ => {}
             }
         }
         let mut of_command = Vec::<usize>::with_capacity(plan.commands.len());
-        let mut is_last = vec![true; plan.commands.len()];
         for (at, command) in plan.commands.iter().enumerate() {
             let mut after: Vec<usize> = Vec::new();
             for &earlier in self.of.hazards.before(at) {
                 after.push(of_command[earlier as usize]);
-                is_last[earlier as usize] = false;
             }
             for touch in command.touches() {
                 if let Place::Storage(id) = touch.place
@@ -477,19 +526,21 @@ impl<'a> Build<'a> {
                     after.extend(there[port]);
                 }
             }
-            if moves_rows(command) {
-                after.extend(block);
-            }
-            if self.of.record_of[at].is_some() {
-                after.extend(cleared);
+            if moves_rows(command) || self.of.record_of[at].is_some() {
+                after.extend(up);
             }
             after.sort_unstable();
             after.dedup();
             of_command.push(add(self.command(at, command, seats)?, after));
         }
+        if !whole {
+            return Ok(nodes);
+        }
+        let (mut ranges, mut room) = (vec![self.staging.faults.clone()], CARRIED_MAX);
         for (id, storage) in plan.storages.iter().enumerate() {
             let Storage::Output { port, bytes } = *storage else { continue };
-            if !whole || bytes == 0 {
+            let (start, all) = (self.staging.outputs[port].start, bytes * seats);
+            if all == 0 {
                 continue;
             }
             let writes = |command: &Command| {
@@ -497,14 +548,20 @@ impl<'a> Build<'a> {
                 command.touches().iter().any(|touch| touch.place == mine && touch.access.writes())
             };
             let writers = plan.commands.iter().zip(&of_command).filter(|(command, _)| writes(command));
-            let after = writers.map(|(_, node)| *node).collect();
-            let start = self.staging.outputs[port].start;
-            add(self.down(start..start + bytes * seats), after);
+            let after: Vec<usize> = writers.map(|(_, node)| *node).collect();
+            if all <= room && ranges.len() < RANGES_MAX {
+                room -= all;
+                ranges.push(start..start + all);
+            } else {
+                add(self.down(start..start + all), after);
+            }
         }
-        if whole && records > 0 {
-            let last = of_command.iter().zip(&is_last).filter(|(_, last)| **last).map(|(node, _)| *node).collect();
-            add(self.down(faults_at..faults_at + records), last);
-        }
+        // All comes before the last node, so that nothing runs on behind the tick.
+        let mut is_last = vec![true; nodes.len()];
+        nodes.iter().flat_map(|(_, after)| after).for_each(|&earlier| is_last[earlier] = false);
+        let last = (0..nodes.len()).filter(|&at| is_last[at]).collect();
+        let way = Way::Down { number: self.device.plus(BLOCK_NUMBER), tick: self.host.plus(self.staging.tick_at) };
+        nodes.push((movers.carried(way, self.host, self.device, &ranges).ok_or_else(too_large)?, last));
         Ok(nodes)
     }
 
@@ -664,7 +721,7 @@ impl<'a> Build<'a> {
                 },
                 Passed::Faults => {
                     let record = self.of.record_of[at].unwrap_or(0);
-                    self.device.plus(self.staging.faults_at + record * FAULT_BYTES).address
+                    self.device.plus(self.staging.faults.start + record * FAULT_BYTES).address
                 }
             })
         };

@@ -313,14 +313,7 @@ impl<E: Engine> Flight<E> {
                 }
             };
             self.end(begun);
-            let is_resting = {
-                let mut state = self.lock();
-                state.in_flight -= 1;
-                state.in_flight == 0
-            };
-            if is_resting {
-                self.engine.rest();
-            }
+            self.lock().in_flight -= 1;
         }
     }
 
