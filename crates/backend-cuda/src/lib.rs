@@ -37,6 +37,8 @@ mod contract;
 mod device;
 mod error;
 mod image;
+#[cfg(feature = "instruments")]
+pub mod instruments;
 mod moves;
 mod plan;
 mod queue;

@@ -58,8 +58,8 @@ pub struct CudaPlan {
     pub(crate) faults_at: usize,
     /// Where the host sees the number of the last turn that has ended.
     pub(crate) tick_at: usize,
-    /// By bucket, the inputs of which the host repeats the first seat's for those that lack: where, and bytes of a seat.
-    pub(crate) repeated: Box<[Box<[(usize, usize)]>]>,
+    /// By bucket, the inputs of which the host repeats the first seat's for those that lack.
+    pub(crate) repeated: Box<[Vec<Stacked>]>,
     _scratch: Memory,
     _kernels: Vec<Kernel>,
     constants: Vec<Arc<Constant>>,
@@ -85,6 +85,21 @@ fn buckets(most: u32) -> Box<[u32]> {
     let below: Vec<u32> = steps.flatten().take_while(|&bucket| bucket < most).collect();
     let skipped = below.len().saturating_sub(BUCKETS_MAX - 1);
     below.into_iter().skip(skipped).chain([most]).collect()
+}
+
+/// An input in staging.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stacked {
+    /// Where the first seat's is.
+    pub start: usize,
+    /// Bytes of a seat.
+    pub bytes: usize,
+}
+
+/// What is carried up, and by port which inputs are among it.
+struct Carried {
+    ranges: Vec<Range<usize>>,
+    inputs: Vec<Option<Stacked>>,
 }
 
 /// Where staging holds what.
@@ -387,13 +402,13 @@ impl Preparation<'_> {
         Ok(Staging { inputs, outputs, faults, tick_at: tick.start, bytes })
     }
 
-    /// What is carried up for `seats` seats with the block, and which inputs are: where each begins, bytes of a seat, and how often.
-    fn carried(&self, staging: &Staging, seats: usize) -> (Vec<Range<usize>>, Vec<Option<(usize, usize)>>) {
+    /// What is carried up for `seats` seats: block, fault records and small inputs.
+    fn carried(&self, staging: &Staging, seats: usize) -> Carried {
         let most = self.capacity.max_seats as usize;
         // The rows that they read, and those that they write, which lie further back.
         let writes = (BLOCK_HEAD + 4 * most) / CARRIED_UNIT * CARRIED_UNIT..BLOCK_HEAD + 4 * (most + seats);
         let mut ranges = vec![0..BLOCK_HEAD + 4 * seats, writes, staging.faults.clone()];
-        let mut carried = vec![None; staging.inputs.len()];
+        let mut inputs = vec![None; staging.inputs.len()];
         let mut room = CARRIED_MAX;
         for storage in &self.plan.plan().storages {
             let (port, bytes, seats) = match *storage {
@@ -402,21 +417,19 @@ impl Preparation<'_> {
                 _ => continue,
             };
             let (start, all) = (staging.inputs[port].start, bytes * seats);
-            if carried[port].is_none() && all > 0 && all <= room && ranges.len() < RANGES_MAX {
+            if inputs[port].is_none() && all > 0 && all <= room && ranges.len() < RANGES_MAX {
                 room -= all;
                 ranges.push(start..start + all);
-                carried[port] = Some((start, bytes));
+                inputs[port] = Some(Stacked { start, bytes });
             }
         }
-        (ranges, carried)
+        Carried { ranges, inputs }
     }
 
     /// The inputs of which the host repeats the first seat's in a turn that is launched for `seats` seats and has fewer.
-    fn repeated(&self, staging: &Staging, seats: usize) -> Box<[(usize, usize)]> {
-        let (_, carried) = self.carried(staging, seats);
-        let is_shared = |port: usize| self.plan.signature().inputs[port].scope != Scope::Seat;
-        let carried = carried.into_iter().enumerate().filter(|(port, _)| !is_shared(*port));
-        carried.filter_map(|(_, carried)| carried).collect()
+    fn repeated(&self, staging: &Staging, seats: usize) -> Vec<Stacked> {
+        let inputs = self.carried(staging, seats).inputs.into_iter().zip(&self.plan.signature().inputs);
+        inputs.filter(|(_, port)| port.scope == Scope::Seat).filter_map(|(carried, _)| carried).collect()
     }
 
     fn slot(&self, staging: &Staging, scratch: &Memory, buckets: &[u32]) -> Result<SlotMemory, DeviceError> {
@@ -477,10 +490,10 @@ impl<'a> Build<'a> {
         let mut there = vec![None; self.staging.inputs.len()];
         let mut up = None;
         if whole {
-            let (ranges, carried) = self.of.carried(self.staging, seats);
+            let Carried { ranges, inputs } = self.of.carried(self.staging, seats);
             let node = movers.carried(Way::Up, self.host, self.device, &ranges).ok_or_else(too_large)?;
             let first = *up.insert(add(node, Vec::new()));
-            for (there, carried) in there.iter_mut().zip(carried) {
+            for (there, carried) in there.iter_mut().zip(inputs) {
                 *there = carried.map(|_| first);
             }
             for storage in &plan.storages {

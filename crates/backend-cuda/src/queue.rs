@@ -7,7 +7,7 @@
 //! - The end of a turn is that the host's tick has its number.
 
 use crate::error::faulted;
-use crate::plan::CudaPlan;
+use crate::plan::{CudaPlan, Stacked};
 use crate::slot::SlotMemory;
 use crate::sys::Context;
 use lanes_core::device::DeviceError;
@@ -53,7 +53,7 @@ pub(crate) unsafe fn begin(
     let block = unsafe { slot.host.bytes(0, block_bytes(plan.max_seats)) };
     write_block(block, plan.max_seats, bucket, seats, number);
     if seats.len() < bucket {
-        for &(start, bytes) in &plan.repeated[at] {
+        for &Stacked { start, bytes } in &plan.repeated[at] {
             // SAFETY: inputs of a slot that is the caller's. They have room for `max_seats` seats.
             let input = unsafe { slot.host.bytes(start, bytes * bucket) };
             (seats.len()..bucket).for_each(|seat| input.copy_within(0..bytes, seat * bytes));

@@ -13,6 +13,8 @@
 //!   waited long, or the loss of the device would never be seen.
 //! - A status that the context does not survive loses the device: one cause, kept, and every later call fails with it.
 
+#[cfg(feature = "instruments")]
+mod instruments;
 mod reaper;
 
 use cudarc::driver::sys as raw;
@@ -91,6 +93,7 @@ interface! {
     event_elapsed: "cuEventElapsedTime"(*mut f32, raw::CUevent, raw::CUevent);
     memory_allocate: "cuMemAlloc_v2"(*mut raw::CUdeviceptr, usize);
     memory_free: "cuMemFree_v2"(raw::CUdeviceptr);
+    memory_info: "cuMemGetInfo_v2"(*mut usize, *mut usize);
     host_allocate: "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
     host_free: "cuMemFreeHost"(*mut c_void);
     copy: "cuMemcpyAsync"(raw::CUdeviceptr, raw::CUdeviceptr, usize, raw::CUstream);
