@@ -84,14 +84,18 @@ impl CudaDevice {
     /// [`DeviceError::Unsupported`] as [`devices`], and for a GPU older than `sm_75`; [`DeviceError::Invalid`] for an ordinal
     /// past the last; [`DeviceError::Lost`] for a GPU that this process has lost already.
     pub fn open(ordinal: usize, options: CudaOptions) -> Result<Self, DeviceError> {
-        let driver = sys::driver()?;
+        Self::on(sys::driver()?, ordinal, options)
+    }
+
+    /// Opens GPU `ordinal` of `driver`.
+    pub(crate) fn on(driver: &'static Driver, ordinal: usize, options: CudaOptions) -> Result<Self, DeviceError> {
         let facts = driver.facts(ordinal)?;
         if facts.architecture < Sm::LEAST.architecture {
             let (name, found) = (&facts.name, facts.architecture);
             let what = format!("{name} is sm_{found}, and {} or newer is needed", Sm::LEAST);
             return Err(DeviceError::Unsupported { what });
         }
-        let context = Context::open(driver, ordinal)?;
+        let context = Context::open(driver, ordinal, options.budget)?;
         let takes = Takes {
             target: Sm::new(facts.architecture),
             version: ptx_version(driver.version),

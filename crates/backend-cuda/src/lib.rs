@@ -35,6 +35,8 @@
 mod binaries;
 mod contract;
 mod device;
+#[cfg(test)]
+mod emulated;
 mod error;
 mod image;
 #[cfg(feature = "instruments")]

@@ -448,8 +448,10 @@ mod tests {
     fn ranges_are_packed_by_units() {
         assert_eq!(packed(&[0..40, 256..256, 512..513]), Some(vec![3 << 32, 16, 32 | 1 << 32]));
         assert_eq!(packed(&vec![0..16; RANGES_MAX + 1]), None);
-        assert_eq!(packed(&[16 * (1 << 32) - 16..16 * (1 << 32)]), None, "its end is no number of 32 bits");
-        assert_eq!(packed(&[16 * (1 << 32) - 32..16 * (1 << 32) - 16]), Some(vec![0xffff_fffe | 1 << 32]));
+        // The number of the unit behind the last is one of 32 bits.
+        let one = |number: usize| packed(&vec![16 * number..16 * number + 16; 1]);
+        assert_eq!(one((1 << 32) - 2), Some(vec![0xffff_fffe | 1 << 32]));
+        assert_eq!(one((1 << 32) - 1), None);
     }
 
     /// With an assembler at hand (`PTXAS`), every target takes the text.
