@@ -273,14 +273,13 @@ look{at}:
 {moved}  ld.param.u64 %tick, [carry_tick];
   setp.eq.u64 %p, %tick, 0;
   @%p bra done;
-  // Each item's own bytes, then the block's, before the word that says so.
-  fence.sc.sys;
+  ld.param.u64 %number, [carry_number];
+  ld.volatile.global.u32 %v0, [%number];
+  // The block's bytes come before the barrier, and with it before what its first item releases: the order is cumulative (PTX ISA,
+  // memory consistency model, causality order).
   bar.sync 0;
   setp.ne.u32 %p, %first, 0;
   @%p bra done;
-  ld.param.u64 %number, [carry_number];
-  ld.volatile.global.u32 %v0, [%number];
-  fence.sc.sys;
   st.release.sys.global.u32 [%tick], %v0;
 done:
   ret;

@@ -602,33 +602,33 @@ impl Context {
     /// Has the driver compile `text` to a binary for this GPU.
     pub fn binary(&self, kernel: &str, text: &str) -> Result<Vec<u8>, DeviceError> {
         let text = ended(kernel, text)?;
-        let mut state = ptr::null_mut();
-        let (mut binary, mut len) = (ptr::null_mut::<c_void>(), 0usize);
-        // One call of ours for all of the driver's, since its log goes where the first one was told.
-        let made = self.logged("cuLinkComplete", kernel, |call, count, options, values| {
-            let bytes = text.as_bytes_with_nul();
-            // SAFETY: a place for one handle, and as many options as is said, which outlive the linker; 1 is a text; the
-            // linker reads it, and takes no name and no options for it.
-            unsafe {
-                let mut status = (call.link_create)(count, options, values, &mut state);
-                if status == 0 {
-                    let text = bytes.as_ptr().cast_mut().cast();
-                    let (none, nothing) = (ptr::null_mut(), ptr::null_mut());
-                    status = (call.link_add)(state, 1, text, bytes.len(), c"".as_ptr(), 0, none, nothing);
-                }
-                if status == 0 { (call.link_end)(state, &mut binary, &mut len) } else { status }
+        let bytes = text.as_bytes_with_nul();
+        let mut binary = Vec::new();
+        // One call of ours for all of the driver's, since the linker holds on to the log until it is destroyed.
+        self.logged("cuLinkComplete", kernel, |call, count, options, values| {
+            let (mut state, none, nothing) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+            let (mut made, mut len) = (ptr::null_mut::<c_void>(), 0usize);
+            // SAFETY: a place for one handle, and as many options as is said.
+            let mut status = unsafe { (call.link_create)(count, options, values, &mut state) };
+            if status != 0 {
+                return status;
             }
-        });
-        let copied = made.map(|()| {
-            // SAFETY: the driver says that there are so many bytes, which are the linker's until it is destroyed.
-            unsafe { std::slice::from_raw_parts(binary.cast::<u8>(), len) }.to_vec()
-        });
-        if !state.is_null() {
-            // SAFETY: made above, and used no more.
-            let gone = self.call("cuLinkDestroy", kernel, 0, |call| unsafe { (call.link_destroy)(state) });
-            gone.ok();
-        }
-        copied
+            // SAFETY: the linker was just made; 1 is a text, which it reads, and it takes no name and no options for it. What it
+            // makes has as many bytes as it says, which are its own until it is destroyed, once.
+            unsafe {
+                let text = bytes.as_ptr().cast_mut().cast();
+                status = (call.link_add)(state, 1, text, bytes.len(), c"".as_ptr(), 0, none, nothing);
+                if status == 0 {
+                    status = (call.link_end)(state, &mut made, &mut len);
+                }
+                if status == 0 && !made.is_null() {
+                    binary.extend_from_slice(std::slice::from_raw_parts(made.cast::<u8>(), len));
+                }
+                (call.link_destroy)(state);
+            }
+            status
+        })?;
+        Ok(binary)
     }
 
     /// Makes a graph of `nodes`, each after those whose numbers stand beside it, which are smaller than its own.
