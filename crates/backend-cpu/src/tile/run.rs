@@ -563,16 +563,19 @@ impl Run<'_> {
                     Inst::Reduce { combine, ty, to, from, term, group } => {
                         let fresh = matches!(from, Source::Memory(_)) && !matches!(term, Term::SquaredDifference(_));
                         let from = self.source(*from, *ty, exec, 0)?;
-                        if fresh && self.ahead {
-                            access::fetch_next(from, (exec.hi - exec.lo) * ty.bytes() as usize);
-                        }
+                        // What the next tile will most likely read here.
+                        let ahead = if fresh && self.ahead && from.is_each() {
+                            from.at.wrapping_add((exec.hi - exec.lo) * ty.bytes() as usize)
+                        } else {
+                            ptr::null()
+                        };
                         let other = match term {
                             Term::Value => from,
                             Term::Product(other) | Term::SquaredDifference(other) => {
                                 self.source(*other, *ty, exec, 1)?
                             }
                         };
-                        self.reduce((*combine, *ty), *term, *to, [from, other], *group, exec)
+                        self.reduce((*combine, *ty), *term, *to, [from, other], *group, (exec, ahead))
                     }
                     Inst::Shuffle { mode, ty, to, valid, from, offset, width } => {
                         let offset = self.source(*offset, ScalarType::I32, exec, 0)?;

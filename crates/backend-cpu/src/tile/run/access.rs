@@ -9,7 +9,6 @@ use std::ptr;
 use loom_compiler::tile::{Access, Buffer, Offsets, SiteId};
 use loom_compiler::types::ScalarType;
 
-use super::super::kernels::Operand;
 use super::super::{Fault, Memory};
 use super::{Binding, Exec, Line, Owner, Run, Stop};
 
@@ -28,23 +27,21 @@ impl<T> Stretch<T> {
     }
 }
 
-/// The most bytes of one access that are fetched ahead.
+/// The most bytes that are asked for at once.
 const FETCH_MAX: usize = 8192;
 
-/// Asks for the bytes behind an operand that a reduction reads: what the next tile's will most likely read. A reduction does
-/// little for each element, in a burst, which the machine's own prefetching is slow to see through; ops that compute more, and
-/// writes, are better left to it.
+/// Asks for the `bytes` from `at` on, which need not exist. A reduction does little for each element, in a burst, which the
+/// machine's own prefetching is slow to see through; what is written is better left to it.
 #[inline(always)]
-pub(super) fn fetch_next(operand: Operand, bytes: usize) {
-    if !operand.is_each() || bytes > FETCH_MAX {
-        return;
-    }
+pub(super) fn fetch(at: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
-    for line in (bytes..2 * bytes).step_by(64) {
+    for line in (0..bytes.min(FETCH_MAX)).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         // SAFETY: a prefetch of any address is no access: it neither faults nor reads as far as the program can tell.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(operand.at.wrapping_add(line).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(line).cast()) };
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, bytes);
 }
 
 impl Run<'_> {
