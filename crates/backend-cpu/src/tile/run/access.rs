@@ -44,6 +44,25 @@ pub(super) fn fetch(at: *const u8, bytes: usize) {
     let _ = (at, bytes);
 }
 
+/// Whether all items of the range may access `size` bytes at their offsets, as far as that can be told at once.
+///
+/// # Safety
+///
+/// `offsets` is valid for reading an element for each item of the tile.
+unsafe fn all_inside(binding: Binding, offsets: *const i64, exec: Exec, size: usize) -> bool {
+    let Some(last) = binding.len.checked_sub(size).filter(|_| binding.owner == Owner::Launch) else {
+        return false;
+    };
+    let last = last as i64;
+    // The sign of what is below the start, and of what is past the last place; without a branch, for vectors.
+    let outside = (exec.lo..exec.hi).fold(0, |outside, i| {
+        // SAFETY: the caller's promise.
+        let offset = unsafe { offsets.add(i).read() };
+        outside | offset | last.wrapping_sub(offset)
+    });
+    outside >= 0
+}
+
 impl Run<'_> {
     /// What buffer `buffer` of the program is.
     pub(super) fn memory(&self, buffer: u32) -> Memory {
@@ -275,6 +294,15 @@ impl Run<'_> {
             Offsets::Gather(reg) => {
                 // SAFETY: the register holds the tile's items.
                 let offsets = unsafe { self.element(reg, ScalarType::I64, 0) }.cast::<i64>();
+                let binding = self.buffers[access.buffer as usize];
+                // SAFETY: as above.
+                if exec.mask.is_null() && unsafe { all_inside(binding, offsets, exec, size) } {
+                    for i in exec.lo..exec.hi {
+                        // SAFETY: all offsets are inside of the buffer, which everybody may touch.
+                        visit(one(i - exec.lo, unsafe { binding.ptr.add(offsets.add(i).read() as usize) }));
+                    }
+                    return Ok(());
+                }
                 for i in exec.lo..exec.hi {
                     // SAFETY: the mask and the register cover the tile.
                     let (on, offset) =
