@@ -1,4 +1,4 @@
-//! Every chore of the project: `cargo xtask ci | zoo | corpus | ptx | bench | build-time`.
+//! Every chore of the project: `cargo xtask ci | zoo | corpus | ptx | bench | stack | build-time`.
 #![deny(unsafe_code)]
 
 mod bench;
@@ -8,6 +8,7 @@ mod corpus;
 mod fetch;
 mod ptx;
 mod shell;
+mod stack;
 mod zoo;
 
 use clap::{Parser, Subcommand};
@@ -32,6 +33,8 @@ enum Chore {
     Ptx(ptx::Options),
     /// Ours beside other engines, alternated in one run; builds the peers first, which takes some ten minutes once
     Bench(bench::Options),
+    /// Write a random-weight stack of LSTM cells as an ONNX file
+    Stack(stack::Options),
     /// Time a clean release build of the default features, downloads excluded
     BuildTime,
 }
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Chore::Corpus(options) => corpus::run(&options),
         Chore::Ptx(options) => ptx::run(&options),
         Chore::Bench(options) => bench::run(&options),
+        Chore::Stack(options) => stack::run(&options),
         Chore::BuildTime => build_time::run(),
     };
     match done {
