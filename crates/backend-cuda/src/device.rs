@@ -18,6 +18,9 @@ use std::sync::Arc;
 pub struct CudaOptions {
     /// The most bytes it may hold; `None` is no limit.
     pub budget: Option<u64>,
+    /// Rows and columns that a work-item of every contraction has, instead of what the table says: for measuring the table. Bits are
+    /// the same.
+    pub tile: Option<(usize, usize)>,
 }
 
 /// The most slots of one executable.
@@ -90,6 +93,10 @@ impl CudaDevice {
         let engine = CudaEngine { context };
         let host = Host::new(engine, capabilities(driver, &facts), Budget::new(options.budget));
         Ok(Self { host, ordinal, options, takes, weights: Weights::default(), modules, movers })
+    }
+
+    pub(crate) fn tile(&self) -> Option<(usize, usize)> {
+        self.options.tile
     }
 
     pub(crate) fn takes(&self) -> Takes {

@@ -16,10 +16,11 @@
 //! | --- | --- |
 //! | `device` | opening one, and what it answers |
 //! | `plan` | a plan made ready: its graphs |
+//! | `steps` | what a graph is made of, and after what |
 //! | `slot` | staging and graphs |
 //! | `queue` | a turn: block, launch, faults |
 //! | `moves` | copies, gathers, scatters and fills of strided runs, as PTX |
-//! | `contract` | contractions, as Loom |
+//! | `contract` | contractions, as Loom, and what goes on with one in the same kernel |
 //! | `image` | kernels, compiled once |
 //! | `weights` | constants that several plans share |
 //! | `error` | what went wrong, as a `DeviceError` |
@@ -39,7 +40,9 @@ mod moves;
 mod plan;
 mod queue;
 mod slot;
+mod steps;
 mod sys;
 mod weights;
 
 pub use device::{CudaDevice, CudaOptions, devices};
+pub use steps::outline;

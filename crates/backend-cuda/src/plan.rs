@@ -1,41 +1,32 @@
 //! A plan made ready for one GPU: for every slot and bucket a graph.
 //!
-//! ```text
-//! block ─┬───────────────> gather ─┐                          ┌─> scatter ─────┐
-//! input ─┴─> pad ─> kernel ────────┴─> kernel ─> kernel ──────┴─> output down  ├─> fault records down
-//! records cleared ──────┴────────────────┴─────────┴──────────────────────────-┘
-//! ```
-//!
-//! - Commands have exactly the edges of `hazard`, scratch that shares memory included. An upload comes before its readers, a
-//!   download after its writers.
+//! - Commands have exactly the edges of `hazard`, scratch that shares memory included; which of them are one node, `steps` decides. An
+//!   upload comes before its readers, a download after its writers.
 //! - A slot has staging, in pinned memory of the host and in the device's, laid out alike. Scratch is one for all slots: turns
 //!   of one executable run one after the other.
 //! - A bucket's graph moves and computes the bucket's number of seats.
 //! - Not here: what a turn writes into the block (`queue`).
 
+use crate::contract::cell::{self, Cell};
 use crate::contract::{self, Tile};
 use crate::device::{CudaDevice, CudaEngine};
 use crate::image::{self, Kernel};
 use crate::moves::{Filled, Kind, Moved};
-use crate::queue::block_bytes;
 use crate::slot::SlotMemory;
+use crate::steps::{self, Part, Staging, Step, Turn};
 use crate::sys::{Address, Memory, Node};
 use crate::weights::{Constant, Owner};
-use lanes_core::Scope;
 use lanes_core::device::flight::Bindings;
 use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions, Purpose};
 use lanes_core::hazard::Hazards;
 use lanes_core::lanes::Capacity;
-use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Place, Region, Scalar, Storage, StorageId};
+use lanes_core::plan::{Argument, Checked, Command, Contraction, Epilogue, KernelId, Scalar, Storage, StorageId};
 use lanes_core::scratch::Layout;
 use loom_compiler::ptx::{FAULT_BYTES, Image, Passed};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Starts of what lies in staging: what a device's copies like best.
-const ALIGN: usize = 256;
 
 /// The most buckets.
 const BUCKETS_MAX: usize = 20;
@@ -80,14 +71,6 @@ fn buckets(most: u32) -> Box<[u32]> {
     below.into_iter().skip(skipped).chain([most]).collect()
 }
 
-/// Where staging holds what.
-struct Staging {
-    inputs: Box<[Range<usize>]>,
-    outputs: Box<[Range<usize>]>,
-    faults_at: usize,
-    bytes: usize,
-}
-
 /// A plan being prepared.
 struct Preparation<'a> {
     device: &'a CudaDevice,
@@ -100,6 +83,8 @@ struct Preparation<'a> {
     /// Row 0 of each state, and the first byte of each binding.
     states: Vec<Address>,
     residents: Vec<Address>,
+    /// By command: what becomes of it.
+    parts: Vec<Part>,
     layout: Layout,
     hazards: Hazards,
     kernels: Vec<Kernel>,
@@ -125,7 +110,8 @@ pub(crate) fn prepare(
     let states = bound.states.iter().map(|state| state.memory().base()).collect();
     let residents = bound.residents.iter().map(|(buffer, offset)| buffer.memory().base().plus(*offset)).collect();
     let seats = options.capacity.max_seats as usize;
-    let layout = Layout::of(plan, seats);
+    let parts = steps::parts(plan, seats);
+    let layout = steps::layout(plan, &parts, seats);
     let layout = layout
         .ok_or_else(|| DeviceError::unaddressable(format!("scratch of plan {name} for {seats} seats"), u64::MAX))?;
     let hazards = Hazards::with_layout(plan, &layout);
@@ -139,6 +125,7 @@ pub(crate) fn prepare(
         constant_of: HashMap::new(),
         states,
         residents,
+        parts,
         layout,
         hazards,
         kernels: Vec::new(),
@@ -152,7 +139,7 @@ pub(crate) fn prepare(
     let scratch_bytes = preparation.layout.bytes();
     preparation.charge(Purpose::Scratch, "scratch", scratch_bytes)?;
     preparation.kernels()?;
-    let staging = preparation.staging()?;
+    let staging = Staging::of(plan, preparation.faulting.len(), seats)?;
     for _ in 0..options.slots {
         preparation.charge(Purpose::Staging, "staging", staging.bytes.saturating_mul(2))?;
     }
@@ -166,7 +153,7 @@ pub(crate) fn prepare(
         buckets,
         max_seats: seats,
         faulting: preparation.faulting.into(),
-        faults_at: staging.faults_at,
+        faults_at: staging.faults.start,
         _scratch: scratch,
         _kernels: preparation.kernels,
         constants: preparation.constants,
@@ -175,7 +162,7 @@ pub(crate) fn prepare(
     Ok((plan, slots))
 }
 
-impl Preparation<'_> {
+impl<'a> Preparation<'a> {
     fn charge(&mut self, purpose: Purpose, what: &str, bytes: usize) -> Result<(), DeviceError> {
         let what = format!("{what} of {}", self.plan.plan().name);
         self.charges.push(self.device.budget().charge(purpose, &what, bytes as u64)?);
@@ -198,6 +185,8 @@ impl Preparation<'_> {
         let mut known = HashMap::new();
         for (at, command) in plan.commands.iter().enumerate() {
             let number = match command {
+                // Done with its contraction.
+                Command::Dispatch { .. } if self.parts[at] != Part::Alone => continue,
                 Command::Dispatch { kernel: KernelId(id), .. } => match known.get(id) {
                     Some(&number) => number,
                     None => {
@@ -236,12 +225,18 @@ impl Preparation<'_> {
         let elements = |storage| self.seat_stride(storage) / 4;
         let terms: Vec<usize> = contraction.terms.iter().map(|term| elements(term.storage)).collect();
         let out = elements(contraction.out);
+        let epilogue = self.epilogue_of(at);
+        let more: Vec<usize> = epilogue
+            .map(|epilogue| cell::places(epilogue).map(|place| elements(place.storage)).collect())
+            .unwrap_or_default();
+        let cell =
+            epilogue.map(|epilogue| Cell { epilogue, seat_elements: &more, keeps: steps::keeps(self.plan, epilogue) });
         for &seats in &buckets(self.capacity.max_seats) {
             let tile = self.tile(contraction, seats as usize);
             if self.contraction_of.contains_key(&(at, tile)) {
                 continue;
             }
-            let text = contract::text(contraction, &terms, out, tile, self.capacity.max_seats as usize);
+            let text = contract::text(contraction, &terms, out, tile, self.capacity.max_seats as usize, cell);
             let text = text.ok_or_else(|| DeviceError::Unsupported {
                 what: format!("activation {:?} of {} on a GPU", contraction.activation, contraction.label),
             })?;
@@ -254,10 +249,17 @@ impl Preparation<'_> {
         Ok(())
     }
 
+    /// What is done with the contraction that command `at` is.
+    fn epilogue_of(&self, at: usize) -> Option<&'a Epilogue> {
+        let Part::Early(late) = self.parts[at] else { return None };
+        let Part::Cell(epilogue) = self.parts[late] else { return None };
+        Some(&self.plan.plan().epilogues[epilogue])
+    }
+
     /// The tile of a contraction in a turn of `seats` seats.
     fn tile(&self, contraction: &Contraction, seats: usize) -> Tile {
         let rows = seats.saturating_mul(contraction.positions);
-        Tile::of(contraction, rows, self.device.capabilities().units)
+        Tile::of(contraction, rows, self.device.capabilities().units, self.device.tile())
     }
 
     /// Uploads constants and weights, those that no other executable has.
@@ -272,12 +274,21 @@ impl Preparation<'_> {
         for (at, command) in plan.commands.iter().enumerate() {
             let Command::Contract(contraction) = command else { continue };
             let Contraction { label, weights, bias, n, .. } = contraction;
-            let owner = |floats: &Arc<[f32]>, columns| Owner::Floats(Arc::downgrade(floats), columns);
-            let packed = || contract::packed_bytes(weights, contraction.k(), *n);
+            let units = self.epilogue_of(at).map_or(*n, |epilogue| epilogue.units);
+            let owner = |floats: &Arc<[f32]>, columns| Owner::Floats(Arc::downgrade(floats), columns, units);
+            let packed = || match units == *n {
+                true => contract::packed_bytes(weights, contraction.k(), *n),
+                false => {
+                    let beside = cell::side_by_side(weights, *n, units);
+                    Cow::Owned(contract::packed_bytes(&beside, contraction.k(), *n).into_owned())
+                }
+            };
             let weights = self.constant(label, owner(weights, *n), &packed)?;
-            let bias = bias
-                .as_ref()
-                .map(|bias| self.constant(label, owner(bias, 0), &|| Cow::Borrowed(bytemuck::cast_slice(bias))));
+            let bias = bias.as_ref().map(|bias| {
+                self.constant(label, Owner::Floats(Arc::downgrade(bias), 0, 0), &|| {
+                    Cow::Borrowed(bytemuck::cast_slice(bias))
+                })
+            });
             let bias = bias.transpose()?;
             self.weights_of.insert(at, (weights, bias));
         }
@@ -298,30 +309,6 @@ impl Preparation<'_> {
             self.constants.push(held);
         }
         Ok(address)
-    }
-
-    fn staging(&self) -> Result<Staging, DeviceError> {
-        let seats = self.capacity.max_seats as usize;
-        let mut at = block_bytes(seats);
-        let mut place = |name: &str, bytes: Option<usize>| {
-            let start = at.checked_next_multiple_of(ALIGN);
-            let range = start.and_then(|start| Some(start..start.checked_add(bytes?)?));
-            let range = range.filter(|range| isize::try_from(range.end).is_ok());
-            let range = range.ok_or_else(|| DeviceError::unaddressable(format!("staging of {name}"), u64::MAX))?;
-            at = range.end;
-            Ok::<_, DeviceError>(range)
-        };
-        let signature = self.plan.signature();
-        let mut ports = |ports: &[lanes_core::Port]| {
-            let place = |port: &lanes_core::Port| {
-                let seats = if port.scope == Scope::Seat { seats } else { 1 };
-                place(&port.name, port.bytes().checked_mul(seats))
-            };
-            ports.iter().map(place).collect::<Result<Box<[_]>, _>>()
-        };
-        let (inputs, outputs) = (ports(&signature.inputs)?, ports(&signature.outputs)?);
-        let records = place("fault records", self.faulting.len().checked_mul(FAULT_BYTES))?;
-        Ok(Staging { inputs, outputs, faults_at: records.start, bytes: records.end })
     }
 
     fn slot(&self, staging: &Staging, scratch: &Memory, buckets: &[u32]) -> Result<SlotMemory, DeviceError> {
@@ -365,96 +352,56 @@ type Nodes<'a> = Vec<(Node<'a>, Vec<usize>)>;
 impl<'a> Build<'a> {
     /// The graph for `seats` seats; not `exact` if it is for fewer too.
     fn nodes(&self, seats: usize, exact: bool) -> Result<Nodes<'a>, DeviceError> {
-        let (plan, movers) = (self.of.plan.plan(), self.of.device.movers());
-        let most = self.of.capacity.max_seats as usize;
-        let mut nodes = Nodes::new();
-        let mut add = |node, after: Vec<usize>| {
-            nodes.push((node, after));
-            nodes.len() - 1
+        let reports: Vec<bool> = self.of.record_of.iter().map(Option::is_some).collect();
+        let turn = Turn {
+            plan: self.of.plan,
+            hazards: &self.of.hazards,
+            parts: &self.of.parts,
+            staging: self.staging,
+            reports: &reports,
+            max_seats: self.of.capacity.max_seats as usize,
         };
-        let is_input = |storage: &Storage| matches!(storage, Storage::Input { .. });
-        let moves_rows = |command: &Command| matches!(command, Command::Gather { .. } | Command::Scatter { .. });
-        let block = (plan.commands.iter().any(moves_rows) || (!exact && plan.storages.iter().any(is_input)))
-            .then(|| add(self.up(0..block_bytes(most)), Vec::new()));
-        let records = self.of.faulting.len() * FAULT_BYTES;
-        let faults_at = self.staging.faults_at;
-        let cleared =
-            (records > 0).then(|| add(Node::Clear { at: self.device.plus(faults_at), words: records / 4 }, Vec::new()));
-        // By input port: the node after which it is there.
-        let mut there = vec![None; self.staging.inputs.len()];
-        for storage in &plan.storages {
-            match *storage {
-                Storage::Input { port, bytes } if there[port].is_none() && bytes > 0 => {
-                    let start = self.staging.inputs[port].start;
-                    let mut ready = add(self.up(start..start + bytes * seats), Vec::new());
-                    if let (false, Some(block)) = (exact, block) {
-                        let at = self.device.plus(start);
-                        let pad = Moved {
-                            kind: Kind::Pad,
-                            from: at,
-                            to: at,
-                            row_bytes: bytes,
-                            rows: 1,
-                            from_stride: bytes,
-                            to_stride: bytes,
-                            from_seat: bytes,
-                            to_seat: bytes,
-                        };
-                        ready = add(movers.moved(&pad, self.device, seats, most)?, vec![ready, block]);
-                    }
-                    there[port] = Some(ready);
-                }
-                Storage::SharedInput { port, bytes } if there[port].is_none() && bytes > 0 => {
-                    let start = self.staging.inputs[port].start;
-                    there[port] = Some(add(self.up(start..start + bytes), Vec::new()));
-                }
-                _ => {}
+        let steps = turn.steps(seats, exact, true);
+        steps.into_iter().map(|(step, after)| Ok((self.node(step, seats)?, after))).collect()
+    }
+
+    fn node(&self, step: Step, seats: usize) -> Result<Node<'a>, DeviceError> {
+        let commands = &self.of.plan.plan().commands;
+        let (movers, most) = (self.of.device.movers(), self.of.capacity.max_seats as usize);
+        match step {
+            Step::Up(range) => Ok(self.up(range)),
+            Step::Down(range) => Ok(self.down(range)),
+            Step::Pad { port, bytes } => {
+                let at = self.device.plus(self.staging.inputs[port].start);
+                let pad = Moved {
+                    kind: Kind::Pad,
+                    from: at,
+                    to: at,
+                    row_bytes: bytes,
+                    rows: 1,
+                    from_stride: bytes,
+                    to_stride: bytes,
+                    from_seat: bytes,
+                    to_seat: bytes,
+                };
+                movers.moved(&[pad], self.device, seats, most)
+            }
+            Step::Moves(all) => {
+                let moved: Vec<Moved> = all.iter().filter_map(|&at| self.moved(&commands[at])).collect();
+                let to = all.iter().find_map(|&at| match &commands[at] {
+                    Command::Copy { to, .. } | Command::Gather { to, .. } => Some(to.0),
+                    Command::Scatter { state, .. } => Some(*state),
+                    _ => None,
+                });
+                let times = to.map_or(seats, |to| self.times(to, seats));
+                movers.moved(&moved, self.device, times, most)
+            }
+            Step::Command(at) => self.command(at, &commands[at], seats),
+            Step::Cell(epilogue) => {
+                let at = self.of.plan.plan().epilogues[epilogue].contraction;
+                self.command(at, &commands[at], seats)
             }
         }
-        let mut of_command = Vec::<usize>::with_capacity(plan.commands.len());
-        let mut is_last = vec![true; plan.commands.len()];
-        for (at, command) in plan.commands.iter().enumerate() {
-            let mut after: Vec<usize> = Vec::new();
-            for &earlier in self.of.hazards.before(at) {
-                after.push(of_command[earlier as usize]);
-                is_last[earlier as usize] = false;
-            }
-            for touch in command.touches() {
-                if let Place::Storage(id) = touch.place
-                    && let Storage::Input { port, .. } | Storage::SharedInput { port, .. } = *self.of.storage(id)
-                {
-                    after.extend(there[port]);
-                }
-            }
-            if moves_rows(command) {
-                after.extend(block);
-            }
-            if self.of.record_of[at].is_some() {
-                after.extend(cleared);
-            }
-            after.sort_unstable();
-            after.dedup();
-            of_command.push(add(self.command(at, command, seats)?, after));
-        }
-        for (id, storage) in plan.storages.iter().enumerate() {
-            let Storage::Output { port, bytes } = *storage else { continue };
-            if bytes == 0 {
-                continue;
-            }
-            let writes = |command: &Command| {
-                let mine = Place::Storage(StorageId(id as u32));
-                command.touches().iter().any(|touch| touch.place == mine && touch.access.writes())
-            };
-            let writers = plan.commands.iter().zip(&of_command).filter(|(command, _)| writes(command));
-            let after = writers.map(|(_, node)| *node).collect();
-            let start = self.staging.outputs[port].start;
-            add(self.down(start..start + bytes * seats), after);
-        }
-        if records > 0 {
-            let last = of_command.iter().zip(&is_last).filter(|(_, last)| **last).map(|(node, _)| *node).collect();
-            add(self.down(faults_at..faults_at + records), last);
-        }
-        Ok(nodes)
     }
 
     fn up(&self, range: Range<usize>) -> Node<'a> {
@@ -484,9 +431,9 @@ impl<'a> Build<'a> {
 
     fn command(&self, at: usize, command: &Command, seats: usize) -> Result<Node<'a>, DeviceError> {
         match command {
-            Command::Copy { from, to } => self.moved(Kind::Seats, *from, *to, seats),
-            Command::Gather { state, row, to } => self.moved(Kind::Gather, (*state, *row), *to, seats),
-            Command::Scatter { from, state, row } => self.moved(Kind::Scatter, *from, (*state, *row), seats),
+            Command::Copy { .. } | Command::Gather { .. } | Command::Scatter { .. } => {
+                self.node(Step::Moves(vec![at]), seats)
+            }
             Command::Fill { to: (id, region), pattern } => {
                 let region = region.joined();
                 let filled = Filled {
@@ -529,6 +476,8 @@ impl<'a> Build<'a> {
                 passed.push(Given::Buffer(weights, 0));
                 passed.extend(bias.map(|bias| Given::Buffer(bias, 0)));
                 passed.push(whole(contraction.out));
+                let more = self.of.epilogue_of(at).map(cell::places).into_iter().flatten();
+                passed.extend(more.map(|place| whole(place.storage)));
                 let tile = self.of.tile(contraction, seats);
                 let kernel = self.of.contraction_of.get(&(at, tile)).copied().unwrap_or(0);
                 self.launch(at, kernel, &contraction.label, &[seats as u64], &passed, seats)
@@ -541,20 +490,21 @@ impl<'a> Build<'a> {
         if self.of.storage(id).is_shared() { 1 } else { seats }
     }
 
-    fn moved(
-        &self,
-        kind: Kind,
-        from: (StorageId, Region),
-        to: (StorageId, Region),
-        seats: usize,
-    ) -> Result<Node<'a>, DeviceError> {
+    /// The runs that a command moves, if it moves any.
+    fn moved(&self, command: &Command) -> Option<Moved> {
+        let (kind, from, to) = match command {
+            Command::Copy { from, to } => (Kind::Seats, *from, *to),
+            Command::Gather { state, row, to } => (Kind::Gather, (*state, *row), *to),
+            Command::Scatter { from, state, row } => (Kind::Scatter, *from, (*state, *row)),
+            Command::Dispatch { .. } | Command::Contract(_) | Command::Fill { .. } => return None,
+        };
         let (mut row_bytes, mut rows) = (from.1.row_bytes, from.1.rows);
         let (mut from_stride, mut to_stride) = (from.1.stride, to.1.stride);
         if rows > 1 && from_stride == row_bytes && to_stride == row_bytes {
             (row_bytes, rows) = (row_bytes * rows, 1);
             (from_stride, to_stride) = (row_bytes, row_bytes);
         }
-        let moved = Moved {
+        Some(Moved {
             kind,
             from: self.base(from.0).plus(from.1.offset),
             to: self.base(to.0).plus(to.1.offset),
@@ -564,9 +514,7 @@ impl<'a> Build<'a> {
             to_stride,
             from_seat: self.of.seat_stride(from.0),
             to_seat: self.of.seat_stride(to.0),
-        };
-        let most = self.of.capacity.max_seats as usize;
-        self.of.device.movers().moved(&moved, self.device, self.times(to.0, seats), most)
+        })
     }
 
     fn launch(
@@ -613,7 +561,7 @@ impl<'a> Build<'a> {
                 },
                 Passed::Faults => {
                     let record = self.of.record_of[at].unwrap_or(0);
-                    self.device.plus(self.staging.faults_at + record * FAULT_BYTES).address
+                    self.device.plus(self.staging.faults.start + record * FAULT_BYTES).address
                 }
             })
         };

@@ -59,7 +59,10 @@ pub(crate) unsafe fn end(context: &Context, plan: &CudaPlan, slot: &SlotMemory, 
         let fault = Fault::read(record)?;
         Some(faulted(label, image, &fault))
     });
-    fault.map_or(Ok(()), Err)
+    let Some(fault) = fault else { return Ok(()) };
+    // The next turn's upload takes them along, and they are to be clear then.
+    records.fill(0);
+    Err(fault)
 }
 
 fn write_block(block: &mut [u8], max_seats: usize, bucket: usize, seats: &[SeatRows]) {

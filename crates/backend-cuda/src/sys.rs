@@ -102,10 +102,6 @@ interface! {
     graph_copy: "cuGraphAddMemcpyNode"(
         *mut raw::CUgraphNode, raw::CUgraph, *const raw::CUgraphNode, usize, *const raw::CUDA_MEMCPY3D, raw::CUcontext
     );
-    graph_fill: "cuGraphAddMemsetNode"(
-        *mut raw::CUgraphNode, raw::CUgraph, *const raw::CUgraphNode, usize, *const raw::CUDA_MEMSET_NODE_PARAMS_v1,
-        raw::CUcontext
-    );
     graph_instantiate: "cuGraphInstantiateWithFlags"(*mut raw::CUgraphExec, raw::CUgraph, c_ulonglong);
     graph_launch: "cuGraphLaunch"(raw::CUgraphExec, raw::CUstream);
     graph_exec_destroy: "cuGraphExecDestroy"(raw::CUgraphExec);
@@ -577,19 +573,6 @@ impl Context {
                         (call.graph_copy)(to, graph, before, count, &raw const copy, self.context)
                     })
                 }
-                Node::Clear { at, words } => {
-                    let fill = raw::CUDA_MEMSET_NODE_PARAMS_v1 {
-                        dst: at.address,
-                        pitch: 0,
-                        value: 0,
-                        elementSize: 4,
-                        width: *words,
-                        height: 1,
-                    };
-                    self.call("cuGraphAddMemsetNode", what, 0, |call| {
-                        (call.graph_fill)(to, graph, before, count, &raw const fill, self.context)
-                    })
-                }
                 Node::Launch { function, grid, block, shared_bytes, parameters } => {
                     let mut parameters = parameters.clone();
                     let mut addresses: Vec<*mut c_void> =
@@ -864,8 +847,6 @@ pub(crate) enum Node<'a> {
     Nothing,
     /// A copy.
     Copy { to: Address, from: Address, bytes: usize },
-    /// Zeros, by words of 4 bytes.
-    Clear { at: Address, words: usize },
     /// A launch. A parameter is the low bytes of its number, as many as the kernel declares.
     Launch { function: &'a Function, grid: [u32; 3], block: [u32; 3], shared_bytes: u32, parameters: Vec<u64> },
 }
