@@ -26,6 +26,10 @@ const LANES: usize = 32;
 /// The most columns of a work-item.
 const COLUMNS_MAX: usize = 4;
 
+/// What a workgroup takes besides its products (to start, to wait for memory, to add the sums), in multiply-adds of all runs of one row
+/// and column: some 2 µs on an H200, where 1000 of them take a sixth.
+const ROUND: usize = 12_288;
+
 /// The most rows of a work-item.
 const ROWS_MAX: usize = 16;
 
@@ -63,9 +67,9 @@ pub(crate) struct Tile {
 }
 
 impl Tile {
-    /// The largest tile, of those that `rows` rows and the columns fill, which leaves enough workgroups for `units`
-    /// multiprocessors. Small ones wait for memory, so that the least work is best; large ones for workgroup memory, which
-    /// feeds `columns` products for each operand that it gives.
+    /// The tile, of those that `rows` rows and the columns fill, that is done first. A multiprocessor takes one workgroup at a time (a
+    /// work-item of most tiles needs more than 64 registers), so time is in rounds of as many workgroups as there are `units`; a
+    /// round takes what its products take, and [`ROUND`] besides. Of equals the largest: it reads weights the fewest times.
     ///
     /// `asked` are rows and columns that somebody wants to know the time of; powers of two, as many as there is a kernel for.
     pub fn of(contraction: &Contraction, rows: usize, units: usize, asked: Option<(usize, usize)>) -> Self {
@@ -73,19 +77,18 @@ impl Tile {
             let columns = if contraction.n >= 2 * LANES { columns.clamp(1, COLUMNS_MAX) } else { 1 };
             return Self { rows: rows.clamp(1, ROWS_MAX).next_power_of_two(), columns: columns.next_power_of_two() };
         }
-        let groups = |tile: &Self| rows.div_ceil(tile.rows) * contraction.n.div_ceil(LANES * tile.columns);
-        let fits = |tile: &Self| {
-            tile.rows <= rows
+        let fills = |tile: &Self| {
+            tile.rows <= rows.max(1)
                 // Those of the last workgroup that there are not are computed too.
                 && (tile.columns == 1 || contraction.n.next_multiple_of(LANES * tile.columns) * 3 <= contraction.n * 4)
-                && groups(tile) * 4 >= units * 3
         };
-        let tiles = [(16, 4), (8, 4), (16, 2), (8, 2), (16, 1), (8, 1), (4, 1), (2, 1)];
-        tiles
-            .map(|(rows, columns)| Self { rows, columns })
-            .into_iter()
-            .find(fits)
-            .unwrap_or(Self { rows: 1, columns: 1 })
+        let takes = |tile: &Self| {
+            let groups = rows.div_ceil(tile.rows) * contraction.n.div_ceil(LANES * tile.columns);
+            groups.div_ceil(units.max(1)) * (ROUND + tile.rows * tile.columns * contraction.k())
+        };
+        let tiles = [(16, 4), (8, 4), (16, 2), (8, 2), (16, 1), (8, 1), (4, 1), (2, 1), (1, 1)];
+        let tiles = tiles.map(|(rows, columns)| Self { rows, columns });
+        tiles.into_iter().filter(fills).min_by_key(takes).unwrap_or(Self { rows: 1, columns: 1 })
     }
 }
 
@@ -612,6 +615,46 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// On 132 multiprocessors.
+    #[test]
+    fn tiles_fill_whole_rounds() {
+        let tile = |k: usize, n: usize, rows| {
+            let contraction = Contraction {
+                label: "node".into(),
+                terms: vec![Term {
+                    storage: StorageId(0),
+                    offset: 0,
+                    position_stride: k,
+                    taps: 1,
+                    tap_stride: 0,
+                    tap_len: k,
+                }],
+                weights: vec![].into(),
+                bias: None,
+                activation: Activation::None,
+                positions: 1,
+                n,
+                out: StorageId(1),
+                out_offset: 0,
+                out_position_stride: n,
+            };
+            let Tile { rows, columns } = Tile::of(&contraction, rows, 132, None);
+            (rows, columns)
+        };
+        // Squares and cells, as an H200 had them fastest.
+        assert_eq!([1, 8, 64].map(|rows| tile(256, 256, rows)), [(1, 1), (1, 1), (4, 1)]);
+        assert_eq!(
+            [1, 8, 32, 64, 128, 512].map(|rows| tile(512, 2048, rows)),
+            [(1, 1), (4, 1), (8, 2), (8, 4), (16, 4), (16, 4)]
+        );
+        assert_eq!([8, 32, 64, 128].map(|rows| tile(1024, 4096, rows)), [(8, 1), (8, 4), (16, 4), (16, 4)]);
+        // 192 workgroups of 4 rows would be two rounds, the second half empty; 160 of 8 by 64 likewise.
+        assert_eq!([192, 256].map(|rows| tile(387, 128, rows)), [(8, 1), (8, 1)]);
+        assert_eq!(tile(256, 258, 256), (16, 2));
+        // Without rows or columns to fill it, no tile is large.
+        assert_eq!([(1, 1), (3, 1), (5000, 1)].map(|(rows, n)| tile(128, n, rows)), [(1, 1), (1, 1), (16, 1)]);
     }
 
     /// Two seats of 3 positions of a term with taps beside one that all seats share, K cut into runs of which the last is short:
