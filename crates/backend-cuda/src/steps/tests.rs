@@ -178,6 +178,6 @@ fn zeros_around_what_a_convolution_reads_are_no_nodes() {
 fn stretches_join_what_is_close() {
     let far = GAP_MOST + 101;
     assert_eq!(stretches(vec![0..10, 40..100, far..far + 1]), [0..100, far..far + 1]);
-    assert_eq!(stretches(vec![far - 1..far, 0..100]), [0..far]);
+    assert!(matches!(&stretches(vec![far - 1..far, 0..100])[..], [all] if *all == (0..far)));
     assert_eq!(stretches(Vec::new()), Vec::<Range<usize>>::new());
 }
