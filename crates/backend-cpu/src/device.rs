@@ -67,6 +67,7 @@ impl CpuDevice {
             grid_barrier: false,
             sums: lanes_core::device::Sums::CHAIN,
             atomics_64: true,
+            clock: false,
         };
         let host = Host::new(CpuEngine { pool }, capabilities, Budget::new(options.budget));
         Ok(Self { host, options, weights: Weights::default() })

@@ -1,7 +1,8 @@
-//! What a model's turn would be on a GPU, node by node; none is needed to say so.
+//! What a model's commands would be on a GPU, node by node; none is needed to say so.
 //!
-//! `cargo run -p backend-cuda --example graph -- MODEL SEATS [NAME=NUMBER | NAME:EXTENT,EXTENT …]`: a line for each node of the graph for
-//! SEATS seats, with those it comes after, and how many there are. `=` binds an input to a constant, `:` gives one seat's shape of an input.
+//! `cargo run -p backend-cuda --example graph -- MODEL SEATS [NAME=NUMBER | NAME:EXTENT,EXTENT …]`: a line for each node between what goes up
+//! and what comes down, with those it comes after, and how many there are, for turns of at most SEATS seats. `=` binds an input to a
+//! constant, `:` gives one seat's shape of an input.
 
 use lanes_core::{DType, Port, Scope};
 use lanes_model::{Given, ImportOptions};
@@ -30,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         signature.outputs.push(Port { name, dtype: DType::U32, shape: vec![1], scope });
     }
     let plan = lowered.plan.check(&signature)?;
-    let nodes = backend_cuda::outline(&plan, seats, seats)?;
+    let nodes = backend_cuda::outline(&plan, seats)?;
     nodes.iter().for_each(|node| println!("{node}"));
     println!("{path}: {} nodes for {seats} seats", nodes.len());
     Ok(())

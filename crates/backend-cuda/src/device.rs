@@ -1,26 +1,37 @@
 //! One GPU as a device: a context, a budget, and what its threads do.
 
+use crate::binaries::Binaries;
 use crate::image::{Modules, Takes, ptx_version};
 use crate::moves::Movers;
-use crate::plan::{CudaPlan, prepare};
-use crate::queue;
+use crate::plan::{CudaPlan, measured, prepare};
+use crate::queue::{self, Mark};
 use crate::slot::SlotMemory;
-use crate::sys::{self, Context, DeviceFacts, Driver, Mark, Memory};
+use crate::sys::{self, Context, DeviceFacts, Driver, Memory};
 use crate::weights::Weights;
-use lanes_core::device::flight::{Backend, Bindings, Engine, Host, Idle, Made, Stretch, Turn};
-use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions};
+use lanes_core::device::flight::{Backend, Bindings, Engine, Host, Idle, Made, Sample, Stretch, Turn};
+use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions, TurnTimes};
 use lanes_core::plan::Checked;
 use loom_compiler::ptx::Sm;
 use std::sync::Arc;
 
 /// How a GPU is opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaOptions {
     /// The most bytes it may hold; `None` is no limit.
     pub budget: Option<u64>,
     /// Rows and columns that a work-item of every contraction has, instead of what the table says: for measuring the table. Bits are
     /// the same.
     pub tile: Option<(usize, usize)>,
+    /// Whether what the driver makes of kernels is kept on disk, for the next process: in the folder that `LANES_CACHE_DIR` names, or
+    /// in `lanes` among the user's caches. Setting the variable to nothing turns it off too.
+    pub kernels_on_disk: bool,
+}
+
+impl Default for CudaOptions {
+    /// No limit, kernels on disk.
+    fn default() -> Self {
+        Self { budget: None, tile: None, kernels_on_disk: true }
+    }
 }
 
 /// The most slots of one executable.
@@ -65,6 +76,7 @@ fn capabilities(driver: &Driver, facts: &DeviceFacts) -> Capabilities {
         grid_barrier: false,
         sums: crate::contract::SUMS,
         atomics_64: true,
+        clock: true,
     }
 }
 
@@ -75,20 +87,26 @@ impl CudaDevice {
     /// [`DeviceError::Unsupported`] as [`devices`], and for a GPU older than `sm_75`; [`DeviceError::Invalid`] for an ordinal
     /// past the last; [`DeviceError::Lost`] for a GPU that this process has lost already.
     pub fn open(ordinal: usize, options: CudaOptions) -> Result<Self, DeviceError> {
-        let driver = sys::driver()?;
+        Self::on(sys::driver()?, ordinal, options)
+    }
+
+    /// Opens GPU `ordinal` of `driver`.
+    pub(crate) fn on(driver: &'static Driver, ordinal: usize, options: CudaOptions) -> Result<Self, DeviceError> {
         let facts = driver.facts(ordinal)?;
         if facts.architecture < Sm::LEAST.architecture {
             let (name, found) = (&facts.name, facts.architecture);
             let what = format!("{name} is sm_{found}, and {} or newer is needed", Sm::LEAST);
             return Err(DeviceError::Unsupported { what });
         }
-        let context = Context::open(driver, ordinal)?;
+        let context = Context::open(driver, ordinal, options.budget)?;
         let takes = Takes {
             target: Sm::new(facts.architecture),
             version: ptx_version(driver.version),
             shared_bytes_max: facts.shared_bytes_max,
         };
-        let modules = Modules::default();
+        let target = format!("sm_{}", facts.architecture);
+        let binaries = options.kernels_on_disk.then(|| Binaries::of(&target, driver.version)).flatten();
+        let modules = Modules::new(binaries);
         let movers = Movers::load(&context, &modules)?;
         let engine = CudaEngine { context };
         let host = Host::new(engine, capabilities(driver, &facts), Budget::new(options.budget));
@@ -143,6 +161,16 @@ impl Backend for CudaDevice {
     ) -> Result<Made<CudaEngine>, DeviceError> {
         let (plan, slots) = prepare(self, plan, options, bound)?;
         Ok(Made { memory: plan.memory(), plan, slots })
+    }
+
+    fn measured(
+        &self,
+        plan: &Checked<'_>,
+        options: &PrepareOptions<'_>,
+        bound: &Bindings<CudaEngine>,
+        turn: &Sample<'_>,
+    ) -> Result<Option<TurnTimes>, DeviceError> {
+        measured(self, plan, options, bound, turn).map(Some)
     }
 
     fn anew(&self) -> Result<Self, DeviceError> {
@@ -219,9 +247,5 @@ impl Engine for CudaEngine {
         let range = slot.staging().outputs.get(port)?;
         // SAFETY: the slot is idle; nothing but a turn writes outputs.
         Some(unsafe { slot.staging().host.bytes(range.start, range.len()) })
-    }
-
-    fn rest(&self) {
-        self.context.bury();
     }
 }

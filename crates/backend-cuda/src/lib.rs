@@ -18,10 +18,11 @@
 //! | `plan` | a plan made ready: its graphs |
 //! | `steps` | what a graph is made of, and after what |
 //! | `slot` | staging and graphs |
-//! | `queue` | a turn: block, launch, faults |
-//! | `moves` | copies, gathers, scatters and fills of strided runs, as PTX |
+//! | `queue` | a turn: block, launch, end, faults |
+//! | `moves` | copies, gathers, scatters and fills of strided runs, and what is carried to the host and back, as PTX |
 //! | `contract` | contractions, as Loom, and what goes on with one in the same kernel |
 //! | `image` | kernels, compiled once |
+//! | `binaries` | what the driver made of them, on disk |
 //! | `weights` | constants that several plans share |
 //! | `error` | what went wrong, as a `DeviceError` |
 //! | `sys` | the driver's library: the only raw calls |
@@ -32,10 +33,15 @@
 //! What this API cannot do: run two turns of one device at the same time; take back a turn that was launched; go on after
 //! an illegal address, in this process: the device is lost, and so is whatever else of the process uses it.
 
+mod binaries;
 mod contract;
 mod device;
+#[cfg(test)]
+mod emulated;
 mod error;
 mod image;
+#[cfg(feature = "instruments")]
+pub mod instruments;
 mod moves;
 mod plan;
 mod queue;

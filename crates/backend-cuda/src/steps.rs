@@ -1,78 +1,25 @@
-//! What the graph of a turn is made of, and after what: nodes cost a microsecond each, so there are as few as there can be.
+//! What the commands of a turn become in its graph, and after what: nodes cost a microsecond each, so there are as few as there can be.
 //!
 //! ```text
-//! up: block, records, inputs ─┬─> moves: gathers, copies ─┐                        ┌─> moves: scatters
-//!                             └─> pad ─> kernel ──────────┴─> kernel ─> cell ──────┴─> down: records, outputs
+//! gathers, copies ─┐                   ┌─> scatters
+//! kernel ──────────┴─> kernel ─> cell ─┴─> kernel
 //! ```
 //!
 //! - A launch that goes on with a contraction is done with it in one kernel, where nothing needs to come between.
 //! - Zeros that nobody overwrites are there already: scratch is zeroed when it is made, and such a storage shares memory with none.
-//! - What moves first, or last, moves in one launch; stretches of staging that lie close together are copied as one.
+//! - What moves first, or last, moves in one launch.
 //! - Nothing here needs a GPU: [`outline`] tells what a plan would become.
-//! - Not here: the driver's nodes (`plan`), and what is written into the block (`queue`).
+//! - Not here: what goes up and down, and the driver's nodes (`plan`).
 
 use crate::contract::cell;
 use crate::moves::MOVES_MOST;
-use crate::queue::block_bytes;
 use lanes_core::device::DeviceError;
 use lanes_core::hazard::Hazards;
 use lanes_core::plan::{Access, Checked, Command, Epilogue, Operand, Place, Region, Storage, StorageId};
 use lanes_core::scratch::Layout;
-use lanes_core::{Port, Scope};
-use loom_compiler::ptx::FAULT_BYTES;
-use std::ops::Range;
-
-/// Starts of what lies in staging: what a device's copies like best.
-const ALIGN: usize = 256;
-
-/// Stretches of staging that are no further apart are copied as one: the bytes between take less time than another node.
-const GAP_MOST: usize = 16 << 10;
 
 /// The most bytes, for all seats, that zeros are kept for.
 const KEPT_MOST: usize = 64 << 20;
-
-/// Where staging holds what. The parameter block comes first.
-pub(crate) struct Staging {
-    pub inputs: Box<[Range<usize>]>,
-    pub outputs: Box<[Range<usize>]>,
-    /// Fault records.
-    pub faults: Range<usize>,
-    pub bytes: usize,
-}
-
-impl Staging {
-    /// For turns of `seats` seats of a plan with `records` commands that report faults.
-    pub fn of(plan: &Checked<'_>, records: usize, seats: usize) -> Result<Self, DeviceError> {
-        let mut at = block_bytes(seats);
-        let mut place = |name: &str, bytes: Option<usize>| {
-            let start = at.checked_next_multiple_of(ALIGN);
-            let range = start.and_then(|start| Some(start..start.checked_add(bytes?)?));
-            let range = range.filter(|range| isize::try_from(range.end).is_ok());
-            let range = range.ok_or_else(|| DeviceError::unaddressable(format!("staging of {name}"), u64::MAX))?;
-            at = range.end;
-            Ok::<_, DeviceError>(range)
-        };
-        let faults = place("fault records", records.checked_mul(FAULT_BYTES))?;
-        let signature = plan.signature();
-        let mut ports = |ports: &[Port]| {
-            let place = |port: &Port| {
-                let seats = if port.scope == Scope::Seat { seats } else { 1 };
-                place(&port.name, port.bytes().checked_mul(seats))
-            };
-            ports.iter().map(place).collect::<Result<Box<[_]>, _>>()
-        };
-        // The block and the records go up with the inputs, and short outputs come down with the records.
-        let bytes =
-            signature.outputs.iter().map(|port| port.bytes().saturating_mul(seats)).fold(0, usize::saturating_add);
-        let (inputs, outputs) = if records > 0 && bytes <= GAP_MOST {
-            let outputs = ports(&signature.outputs)?;
-            (ports(&signature.inputs)?, outputs)
-        } else {
-            (ports(&signature.inputs)?, ports(&signature.outputs)?)
-        };
-        Ok(Self { inputs, outputs, faults, bytes: at })
-    }
-}
 
 /// What becomes of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,12 +127,6 @@ pub(crate) fn keeps(plan: &Checked<'_>, epilogue: &Epilogue) -> bool {
 /// A node to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A stretch of staging to the device.
-    Up(Range<usize>),
-    /// And back.
-    Down(Range<usize>),
-    /// The first seat's input of this port to the seats that lack.
-    Pad { port: usize, bytes: usize },
     /// These commands, which move bytes, in one launch.
     Moves(Vec<usize>),
     /// A command.
@@ -195,25 +136,23 @@ pub(crate) enum Step {
 }
 
 /// What steps are made of.
-pub(crate) struct Turn<'a> {
+pub(crate) struct Commands<'a> {
     pub plan: &'a Checked<'a>,
     pub hazards: &'a Hazards,
     pub parts: &'a [Part],
-    pub staging: &'a Staging,
     /// By command: whether it has a fault record.
     pub reports: &'a [bool],
-    pub max_seats: usize,
 }
 
+/// Steps, each with the nodes that it comes after.
 type Steps = Vec<(Step, Vec<usize>)>;
 
-impl Turn<'_> {
-    /// The nodes for `seats` seats, each with those that it comes after; not `exact` if turns of fewer are done by them too. Not `whole` is
-    /// the commands alone: what the host gives lies on the device, and what it gets stays there.
-    pub fn steps(&self, seats: usize, exact: bool, whole: bool) -> Steps {
+impl Commands<'_> {
+    /// The nodes of the commands, numbered on from `first`, and by command the node that does it; zeros that are kept have none. Block
+    /// and fault records are there after node `up`, the input of each port after the node that `inputs` tells.
+    pub fn steps(&self, first: usize, up: Option<usize>, inputs: &[Option<usize>]) -> (Steps, Vec<Option<usize>>) {
         let plan = self.plan.plan();
         let mut steps = Steps::new();
-        let (block, inputs) = if whole { self.uploads(&mut steps, seats, exact) } else { (None, Vec::new()) };
         let input = |id: StorageId| match plan.storages[id.0 as usize] {
             Storage::Input { port, .. } | Storage::SharedInput { port, .. } => inputs.get(port).copied().flatten(),
             _ => None,
@@ -225,66 +164,52 @@ impl Turn<'_> {
         // A lone one stays where it is.
         let several = |all: Vec<usize>| if all.len() > 1 { all } else { Vec::new() };
         let is_scatter = |at: &usize| matches!(plan.commands[*at], Command::Scatter { .. });
-        let last = several(self.moves(|at| is_last[at]).into_iter().filter(is_scatter).collect());
+        let late = several(self.moves(|at| is_last[at]).into_iter().filter(is_scatter).collect());
         let is_in = |all: &[usize]| {
             let mut is_in = vec![false; plan.commands.len()];
             all.iter().for_each(|&at| is_in[at] = true);
             is_in
         };
-        let is_in_last = is_in(&last);
-        let first = several(self.moves(|at| self.hazards.before(at).is_empty() && !is_in_last[at]));
-        let is_in_first = is_in(&first);
+        let is_late = is_in(&late);
+        let early = several(self.moves(|at| self.hazards.before(at).is_empty() && !is_late[at]));
+        let is_early = is_in(&early);
 
-        // By command: the node that does it, once there is one.
         let mut node_of = vec![None; plan.commands.len()];
-        let needs = |node_of: &[Option<usize>], commands: &[usize], reports: bool| {
+        let mut add = |step: Step, commands: &[usize]| {
             let mut after = Vec::new();
             for &at in commands {
                 after.extend(self.hazards.before(at).iter().filter_map(|&earlier| node_of[earlier as usize]));
                 for touch in plan.commands[at].touches() {
                     match touch.place {
                         Place::Storage(id) => after.extend(input(id)),
-                        Place::RowRead(_) | Place::RowWritten(_) => after.extend(block),
+                        Place::RowRead(_) | Place::RowWritten(_) => after.extend(up),
                     }
                 }
-                if reports && self.reports[at] {
-                    after.extend(block);
+                if self.reports[at] {
+                    after.extend(up);
                 }
             }
             after.sort_unstable();
             after.dedup();
-            after
+            commands.iter().for_each(|&at| node_of[at] = Some(first + steps.len()));
+            steps.push((step, after));
         };
-        for group in first.chunks(MOVES_MOST) {
-            let after = needs(&node_of, group, false);
-            steps.push((Step::Moves(group.to_vec()), after));
-            group.iter().for_each(|&at| node_of[at] = Some(steps.len() - 1));
-        }
+        early.chunks(MOVES_MOST).for_each(|group| add(Step::Moves(group.to_vec()), group));
         for (at, command) in plan.commands.iter().enumerate() {
-            let (step, does) = match self.parts[at] {
-                Part::Early(_) | Part::Kept => continue,
-                Part::Cell(epilogue) => (Step::Cell(epilogue), vec![plan.epilogues[epilogue].contraction, at]),
-                Part::Alone if is_in_first[at] || is_in_last[at] => continue,
+            match self.parts[at] {
+                Part::Early(_) | Part::Kept => {}
+                Part::Cell(epilogue) => add(Step::Cell(epilogue), &[plan.epilogues[epilogue].contraction, at]),
+                Part::Alone if is_early[at] || is_late[at] => {}
                 Part::Alone => match command {
                     Command::Copy { .. } | Command::Gather { .. } | Command::Scatter { .. } => {
-                        (Step::Moves(vec![at]), vec![at])
+                        add(Step::Moves(vec![at]), &[at]);
                     }
-                    _ => (Step::Command(at), vec![at]),
+                    _ => add(Step::Command(at), &[at]),
                 },
-            };
-            let reports = !matches!(self.parts[at], Part::Cell(_));
-            let after = needs(&node_of, &does, reports);
-            steps.push((step, after));
-            does.iter().for_each(|&at| node_of[at] = Some(steps.len() - 1));
+            }
         }
-        for group in last.chunks(MOVES_MOST) {
-            let after = needs(&node_of, group, false);
-            steps.push((Step::Moves(group.to_vec()), after));
-        }
-        if whole {
-            self.downloads(&mut steps, seats, &node_of);
-        }
-        steps
+        late.chunks(MOVES_MOST).for_each(|group| add(Step::Moves(group.to_vec()), group));
+        (steps, node_of)
     }
 
     /// Commands that move bytes of every seat, of those that `may`.
@@ -299,112 +224,22 @@ impl Turn<'_> {
         };
         (0..plan.commands.len()).filter(|&at| moves(&plan.commands[at]) && may(at)).collect()
     }
-
-    /// What goes up: the node after which block and records are there, and those after which each input is.
-    fn uploads(&self, steps: &mut Steps, seats: usize, exact: bool) -> (Option<usize>, Vec<Option<usize>>) {
-        let (plan, staging) = (self.plan.plan(), self.staging);
-        let moves_rows = |command: &Command| matches!(command, Command::Gather { .. } | Command::Scatter { .. });
-        let has_input = |storage: &Storage| matches!(storage, Storage::Input { bytes: 1.., .. });
-        let mut needed = Vec::new();
-        if !staging.faults.is_empty() {
-            needed.push(0..staging.faults.end);
-        } else if plan.commands.iter().any(moves_rows) || (!exact && plan.storages.iter().any(has_input)) {
-            needed.push(0..block_bytes(self.max_seats));
-        }
-        let mut bytes_of = vec![None; staging.inputs.len()];
-        for storage in &plan.storages {
-            if let Storage::Input { port, bytes: bytes @ 1.. } = *storage {
-                bytes_of[port] = Some((bytes, bytes * seats));
-            } else if let Storage::SharedInput { port, bytes: bytes @ 1.. } = *storage {
-                bytes_of[port] = Some((0, bytes));
-            }
-        }
-        let range = |port: usize, bytes: usize| staging.inputs[port].start..staging.inputs[port].start + bytes;
-        needed.extend(bytes_of.iter().enumerate().filter_map(|(port, bytes)| Some(range(port, (*bytes)?.1))));
-        let from = steps.len();
-        steps.extend(stretches(needed).into_iter().map(|stretch| (Step::Up(stretch), Vec::new())));
-        let holds = |steps: &Steps, at: usize| {
-            let found = |(step, _): &(Step, Vec<usize>)| matches!(step, Step::Up(range) if range.contains(&at));
-            steps[from..].iter().position(found).map(|node| from + node)
-        };
-        let block = holds(steps, 0);
-        let inputs = bytes_of.iter().enumerate().map(|(port, bytes)| {
-            let (each, _) = (*bytes)?;
-            let there = holds(steps, staging.inputs[port].start)?;
-            let Some(block) = block.filter(|_| !exact && each > 0) else { return Some(there) };
-            let mut after = vec![there, block];
-            after.dedup();
-            steps.push((Step::Pad { port, bytes: each }, after));
-            Some(steps.len() - 1)
-        });
-        let inputs = inputs.collect();
-        (block, inputs)
-    }
-
-    /// What comes down, after those that write it.
-    fn downloads(&self, steps: &mut Steps, seats: usize, node_of: &[Option<usize>]) {
-        let (plan, staging) = (self.plan.plan(), self.staging);
-        // Stretches, and the nodes that write each.
-        let mut needed = Vec::new();
-        if !staging.faults.is_empty() {
-            let reporting = (0..plan.commands.len()).filter(|&at| self.reports[at]).filter_map(|at| node_of[at]);
-            needed.push((staging.faults.clone(), reporting.collect::<Vec<_>>()));
-        }
-        for (id, storage) in plan.storages.iter().enumerate() {
-            let Storage::Output { port, bytes: bytes @ 1.. } = *storage else { continue };
-            let mine = Place::Storage(StorageId(id as u32));
-            let writes =
-                |command: &Command| command.touches().iter().any(|touch| touch.place == mine && touch.access.writes());
-            let writers = plan.commands.iter().zip(node_of).filter(|(command, _)| writes(command));
-            let start = staging.outputs[port].start;
-            needed.push((start..start + bytes * seats, writers.filter_map(|(_, node)| *node).collect()));
-        }
-        for stretch in stretches(needed.iter().map(|(range, _)| range.clone()).collect()) {
-            let inside = needed.iter().filter(|(range, _)| stretch.contains(&range.start));
-            let mut after: Vec<usize> = inside.flat_map(|(_, nodes)| nodes.clone()).collect();
-            after.sort_unstable();
-            after.dedup();
-            steps.push((Step::Down(stretch), after));
-        }
-    }
 }
 
-/// `ranges` as the fewest that have no more than [`GAP_MOST`] bytes between them; none of `ranges` is empty.
-fn stretches(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    let mut found: Vec<Range<usize>> = Vec::new();
-    for range in ranges {
-        match found.last_mut() {
-            Some(last) if range.start <= last.end + GAP_MOST => last.end = last.end.max(range.end),
-            _ => found.push(range),
-        }
-    }
-    found
-}
-
-/// What the graph of `plan` for `seats` of at most `max_seats` seats is made of: a line for each node, with the numbers of those that it
-/// comes after. Needs no GPU. Every launch of a kernel is taken to report faults.
+/// What the commands of `plan` become in the graph of a turn of at most `max_seats` seats, between what goes up and what comes down: a line
+/// for each node, with the numbers of those that it comes after. Needs no GPU.
 ///
 /// # Errors
-/// Staging or scratch that no address can name.
-pub fn outline(plan: &Checked<'_>, max_seats: usize, seats: usize) -> Result<Vec<String>, DeviceError> {
+/// Scratch that no address can name.
+pub fn outline(plan: &Checked<'_>, max_seats: usize) -> Result<Vec<String>, DeviceError> {
     let parts = parts(plan, max_seats);
     let layout = layout(plan, &parts, max_seats);
     let layout = layout.ok_or_else(|| DeviceError::unaddressable("scratch".into(), u64::MAX))?;
     let hazards = Hazards::with_layout(plan, &layout);
     let commands = &plan.plan().commands;
-    let reports: Vec<bool> = commands
-        .iter()
-        .zip(&parts)
-        .map(|(command, part)| *part == Part::Alone && matches!(command, Command::Dispatch { .. }))
-        .collect();
-    let records = reports.iter().filter(|reports| **reports).count();
-    let staging = Staging::of(plan, records, max_seats)?;
-    let turn = Turn { plan, hazards: &hazards, parts: &parts, staging: &staging, reports: &reports, max_seats };
+    let reports = vec![false; commands.len()];
+    let (steps, _) = Commands { plan, hazards: &hazards, parts: &parts, reports: &reports }.steps(0, None, &[]);
     let said = |step: &Step| match step {
-        Step::Up(range) => format!("up {range:?}"),
-        Step::Down(range) => format!("down {range:?}"),
-        Step::Pad { port, .. } => format!("pad input {port}"),
         Step::Moves(moved) => moved.iter().map(|&at| commands[at].label()).collect::<Vec<_>>().join(", "),
         Step::Command(at) => commands[*at].label().to_owned(),
         Step::Cell(epilogue) => {
@@ -412,7 +247,6 @@ pub fn outline(plan: &Checked<'_>, max_seats: usize, seats: usize) -> Result<Vec
             format!("{} with {}", commands[epilogue.contraction].label(), commands[epilogue.dispatch].label())
         }
     };
-    let steps = turn.steps(seats, seats == 1, true);
     Ok(steps.iter().enumerate().map(|(at, (step, after))| format!("{at}: {} after {after:?}", said(step))).collect())
 }
 

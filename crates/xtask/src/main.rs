@@ -1,8 +1,9 @@
-//! Every chore of the project: `cargo xtask ci | zoo | corpus | ptx | bench | stack | build-time`.
+//! Every chore of the project: `cargo xtask ci | zoo | corpus | ptx | bench | bundle | stack | build-time`.
 #![deny(unsafe_code)]
 
 mod bench;
 mod build_time;
+mod bundle;
 mod ci;
 mod corpus;
 mod fetch;
@@ -33,6 +34,8 @@ enum Chore {
     Ptx(ptx::Options),
     /// Ours beside other engines, alternated in one run; builds the peers first, which takes some ten minutes once
     Bench(bench::Options),
+    /// One archive that proves the CUDA backend on a machine with a GPU and without Rust
+    Bundle(bundle::Options),
     /// Write a random-weight stack of LSTM cells as an ONNX file
     Stack(stack::Options),
     /// Time a clean release build of the default features, downloads excluded
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Chore::Corpus(options) => corpus::run(&options),
         Chore::Ptx(options) => ptx::run(&options),
         Chore::Bench(options) => bench::run(&options),
+        Chore::Bundle(options) => bundle::run(&options),
         Chore::Stack(options) => stack::run(&options),
         Chore::BuildTime => build_time::run(),
     };
