@@ -19,6 +19,9 @@ use std::sync::Arc;
 pub struct CudaOptions {
     /// The most bytes it may hold; `None` is no limit.
     pub budget: Option<u64>,
+    /// Rows and columns that a work-item of every contraction has, instead of what the table says: for measuring the table. Bits are
+    /// the same.
+    pub tile: Option<(usize, usize)>,
     /// Whether what the driver makes of kernels is kept on disk, for the next process: in the folder that `LANES_CACHE_DIR` names, or
     /// in `lanes` among the user's caches. Setting the variable to nothing turns it off too.
     pub kernels_on_disk: bool,
@@ -27,7 +30,7 @@ pub struct CudaOptions {
 impl Default for CudaOptions {
     /// No limit, kernels on disk.
     fn default() -> Self {
-        Self { budget: None, kernels_on_disk: true }
+        Self { budget: None, tile: None, kernels_on_disk: true }
     }
 }
 
@@ -108,6 +111,10 @@ impl CudaDevice {
         let engine = CudaEngine { context };
         let host = Host::new(engine, capabilities(driver, &facts), Budget::new(options.budget));
         Ok(Self { host, ordinal, options, takes, weights: Weights::default(), modules, movers })
+    }
+
+    pub(crate) fn tile(&self) -> Option<(usize, usize)> {
+        self.options.tile
     }
 
     pub(crate) fn takes(&self) -> Takes {

@@ -65,23 +65,24 @@ unsafe fn run(node: &Node) {
             }
             What::Launch { name, parameters } => {
                 let Some(unit) = name.strip_prefix("copy_").and_then(|unit| unit.parse::<u64>().ok()) else { return };
-                let [from, to, block, run, total, from_stride, to_stride, from_seat, to_seat, seats, most, kind] =
-                    parameters[..]
-                else {
-                    panic!("{parameters:?}")
-                };
-                let live = if kind == 0 { seats } else { u64::from(word(block)) };
-                for seat in 0..seats {
-                    if (kind == 2 && seat >= live) || (kind == 4 && seat < live) {
-                        continue;
-                    }
-                    let row = |first: u64| u64::from(word(block + 16 + 4 * (first + seat)));
-                    let source = [seat, row(0), seat, 0, 0][kind as usize];
-                    let target = if kind == 2 { row(most) } else { seat };
-                    for item in 0..total {
-                        let (line, column) = (item / run, item % run * unit);
-                        let at = from + source * from_seat + line * from_stride + column;
-                        copied(to + target * to_seat + line * to_stride + column, at, unit as usize);
+                let [block, seats, most, moves @ ..] = &parameters[..] else { panic!("{parameters:?}") };
+                for moved in moves.chunks_exact(9).filter(|moved| moved[3] > 0) {
+                    let [from, to, run, total, from_stride, to_stride, from_seat, to_seat, kind] = moved[..] else {
+                        panic!("{moved:?}")
+                    };
+                    let live = if kind == 0 { *seats } else { u64::from(word(*block)) };
+                    for seat in 0..*seats {
+                        if (kind == 2 && seat >= live) || (kind == 4 && seat < live) {
+                            continue;
+                        }
+                        let row = |first: u64| u64::from(word(block + 16 + 4 * (first + seat)));
+                        let source = [seat, row(0), seat, 0, 0][kind as usize];
+                        let target = if kind == 2 { row(*most) } else { seat };
+                        for item in 0..total {
+                            let (line, column) = (item / run, item % run * unit);
+                            let at = from + source * from_seat + line * from_stride + column;
+                            copied(to + target * to_seat + line * to_stride + column, at, unit as usize);
+                        }
                     }
                 }
             }
@@ -140,7 +141,7 @@ gives! {
         launch: *const raw::CUDA_KERNEL_NODE_PARAMS_v1
     ) {
         let name = (*(*launch).func.cast::<String>()).clone();
-        let count_of = match &name[..] { "carry" => 16, name if name.starts_with("copy_") => 12, _ => 0 };
+        let count_of = match &name[..] { "carry" => 16, name if name.starts_with("copy_") => 3 + 16 * 9, _ => 0 };
         let parameters = (0..count_of).map(|at| *(*(*launch).kernelParams.add(at)).cast::<u64>()).collect();
         add(to, graph, after, count, What::Launch { name, parameters });
     }

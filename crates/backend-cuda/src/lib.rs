@@ -16,10 +16,11 @@
 //! | --- | --- |
 //! | `device` | opening one, and what it answers |
 //! | `plan` | a plan made ready: its graphs |
+//! | `steps` | what a graph is made of, and after what |
 //! | `slot` | staging and graphs |
 //! | `queue` | a turn: block, launch, end, faults |
 //! | `moves` | copies, gathers, scatters and fills of strided runs, and what is carried to the host and back, as PTX |
-//! | `contract` | contractions, as Loom |
+//! | `contract` | contractions, as Loom, and what goes on with one in the same kernel |
 //! | `image` | kernels, compiled once |
 //! | `binaries` | what the driver made of them, on disk |
 //! | `weights` | constants that several plans share |
@@ -45,7 +46,9 @@ mod moves;
 mod plan;
 mod queue;
 mod slot;
+mod steps;
 mod sys;
 mod weights;
 
 pub use device::{CudaDevice, CudaOptions, devices};
+pub use steps::outline;

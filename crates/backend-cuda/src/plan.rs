@@ -6,8 +6,8 @@
 //! large input ────────────────> pad                            large output ──-┘
 //! ```
 //!
-//! - Commands have exactly the edges of `hazard`, scratch that shares memory included. An upload comes before its readers, a
-//!   download after its writers.
+//! - Commands have exactly the edges of `hazard`, scratch that shares memory included; which of them are one node, `steps` decides. An
+//!   upload comes before its readers, a download after its writers.
 //! - What is small goes up and comes down by one launch each, what is large by a copy of its own. The last launch writes the turn's
 //!   number to the host's tick, which is how the host sees the end.
 //! - A slot has staging, in pinned memory of the host and in the device's, laid out alike. Scratch is one for all slots: turns
@@ -15,12 +15,14 @@
 //! - A bucket's graph moves and computes the bucket's number of seats.
 //! - Not here: what a turn writes into the block (`queue`).
 
+use crate::contract::cell::{self, Cell};
 use crate::contract::{self, Tile};
 use crate::device::{CudaDevice, CudaEngine};
 use crate::image::{self, Kernel};
 use crate::moves::{CARRIED_MAX, CARRIED_UNIT, Filled, Kind, Moved, RANGES_MAX, Way};
 use crate::queue::{BLOCK_HEAD, BLOCK_NUMBER, block_bytes, write_block};
 use crate::slot::SlotMemory;
+use crate::steps::{self, Commands, Part, Step};
 use crate::sys::{Address, Memory, Node};
 use crate::weights::{Constant, Owner};
 use lanes_core::Scope;
@@ -28,7 +30,9 @@ use lanes_core::device::flight::{Bindings, Sample};
 use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions, Purpose, TurnTimes};
 use lanes_core::hazard::Hazards;
 use lanes_core::lanes::Capacity;
-use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Place, Region, Scalar, Storage, StorageId};
+use lanes_core::plan::{
+    Argument, Checked, Command, Contraction, Epilogue, KernelId, Place, Scalar, Storage, StorageId,
+};
 use lanes_core::scratch::Layout;
 use loom_compiler::ptx::{FAULT_BYTES, Image, Passed};
 use std::borrow::Cow;
@@ -123,6 +127,8 @@ struct Preparation<'a> {
     /// Row 0 of each state, and the first byte of each binding.
     states: Vec<Address>,
     residents: Vec<Address>,
+    /// By command: what becomes of it.
+    parts: Vec<Part>,
     layout: Layout,
     hazards: Hazards,
     kernels: Vec<Kernel>,
@@ -213,7 +219,8 @@ impl<'a> Preparation<'a> {
         let states = bound.states.iter().map(|state| state.memory().base()).collect();
         let residents = bound.residents.iter().map(|(buffer, offset)| buffer.memory().base().plus(*offset)).collect();
         let seats = options.capacity.max_seats as usize;
-        let layout = Layout::of(plan, seats);
+        let parts = steps::parts(plan, seats);
+        let layout = steps::layout(plan, &parts, seats);
         let layout = layout
             .ok_or_else(|| DeviceError::unaddressable(format!("scratch of plan {name} for {seats} seats"), u64::MAX))?;
         let hazards = Hazards::with_layout(plan, &layout);
@@ -227,6 +234,7 @@ impl<'a> Preparation<'a> {
             constant_of: HashMap::new(),
             states,
             residents,
+            parts,
             layout,
             hazards,
             kernels: Vec::new(),
@@ -250,7 +258,7 @@ impl<'a> Preparation<'a> {
     }
 }
 
-impl Preparation<'_> {
+impl<'a> Preparation<'a> {
     fn charge(&mut self, purpose: Purpose, what: &str, bytes: usize) -> Result<(), DeviceError> {
         let what = format!("{what} of {}", self.plan.plan().name);
         self.charges.push(self.device.budget().charge(purpose, &what, bytes as u64)?);
@@ -273,6 +281,8 @@ impl Preparation<'_> {
         let mut known = HashMap::new();
         for (at, command) in plan.commands.iter().enumerate() {
             let number = match command {
+                // Done with its contraction.
+                Command::Dispatch { .. } if self.parts[at] != Part::Alone => continue,
                 Command::Dispatch { kernel: KernelId(id), .. } => match known.get(id) {
                     Some(&number) => number,
                     None => {
@@ -311,12 +321,18 @@ impl Preparation<'_> {
         let elements = |storage| self.seat_stride(storage) / 4;
         let terms: Vec<usize> = contraction.terms.iter().map(|term| elements(term.storage)).collect();
         let out = elements(contraction.out);
+        let epilogue = self.epilogue_of(at);
+        let more: Vec<usize> = epilogue
+            .map(|epilogue| cell::places(epilogue).map(|place| elements(place.storage)).collect())
+            .unwrap_or_default();
+        let cell =
+            epilogue.map(|epilogue| Cell { epilogue, seat_elements: &more, keeps: steps::keeps(self.plan, epilogue) });
         for &seats in &buckets(self.capacity.max_seats) {
             let tile = self.tile(contraction, seats as usize);
             if self.contraction_of.contains_key(&(at, tile)) {
                 continue;
             }
-            let text = contract::text(contraction, &terms, out, tile, self.capacity.max_seats as usize);
+            let text = contract::text(contraction, &terms, out, tile, self.capacity.max_seats as usize, cell);
             let text = text.ok_or_else(|| DeviceError::Unsupported {
                 what: format!("activation {:?} of {} on a GPU", contraction.activation, contraction.label),
             })?;
@@ -329,10 +345,17 @@ impl Preparation<'_> {
         Ok(())
     }
 
+    /// What is done with the contraction that command `at` is.
+    fn epilogue_of(&self, at: usize) -> Option<&'a Epilogue> {
+        let Part::Early(late) = self.parts[at] else { return None };
+        let Part::Cell(epilogue) = self.parts[late] else { return None };
+        Some(&self.plan.plan().epilogues[epilogue])
+    }
+
     /// The tile of a contraction in a turn of `seats` seats.
     fn tile(&self, contraction: &Contraction, seats: usize) -> Tile {
         let rows = seats.saturating_mul(contraction.positions);
-        Tile::of(contraction, rows, self.device.capabilities().units)
+        Tile::of(contraction, rows, self.device.capabilities().units, self.device.tile())
     }
 
     /// Uploads constants and weights, those that no other executable has.
@@ -347,12 +370,21 @@ impl Preparation<'_> {
         for (at, command) in plan.commands.iter().enumerate() {
             let Command::Contract(contraction) = command else { continue };
             let Contraction { label, weights, bias, n, .. } = contraction;
-            let owner = |floats: &Arc<[f32]>, columns| Owner::Floats(Arc::downgrade(floats), columns);
-            let packed = || contract::packed_bytes(weights, contraction.k(), *n);
+            let units = self.epilogue_of(at).map_or(*n, |epilogue| epilogue.units);
+            let owner = |floats: &Arc<[f32]>, columns| Owner::Floats(Arc::downgrade(floats), columns, units);
+            let packed = || match units == *n {
+                true => contract::packed_bytes(weights, contraction.k(), *n),
+                false => {
+                    let beside = cell::side_by_side(weights, *n, units);
+                    Cow::Owned(contract::packed_bytes(&beside, contraction.k(), *n).into_owned())
+                }
+            };
             let weights = self.constant(label, owner(weights, *n), &packed)?;
-            let bias = bias
-                .as_ref()
-                .map(|bias| self.constant(label, owner(bias, 0), &|| Cow::Borrowed(bytemuck::cast_slice(bias))));
+            let bias = bias.as_ref().map(|bias| {
+                self.constant(label, Owner::Floats(Arc::downgrade(bias), 0, 0), &|| {
+                    Cow::Borrowed(bytemuck::cast_slice(bias))
+                })
+            });
             let bias = bias.transpose()?;
             self.weights_of.insert(at, (weights, bias));
         }
@@ -482,7 +514,6 @@ impl<'a> Build<'a> {
             nodes.push((node, after));
             nodes.len() - 1
         };
-        let moves_rows = |command: &Command| matches!(command, Command::Gather { .. } | Command::Scatter { .. });
         let too_large = || {
             DeviceError::unaddressable(format!("staging of {} for {most} seats", plan.name), self.staging.bytes as u64)
         };
@@ -514,7 +545,7 @@ impl<'a> Build<'a> {
                                 from_seat: bytes,
                                 to_seat: bytes,
                             };
-                            ready = add(movers.moved(&pad, self.device, seats, most)?, vec![ready, first]);
+                            ready = add(movers.moved(&[pad], self.device, seats, most)?, vec![ready, first]);
                         }
                         there[port] = Some(ready);
                     }
@@ -526,25 +557,12 @@ impl<'a> Build<'a> {
                 }
             }
         }
-        let mut of_command = Vec::<usize>::with_capacity(plan.commands.len());
-        for (at, command) in plan.commands.iter().enumerate() {
-            let mut after: Vec<usize> = Vec::new();
-            for &earlier in self.of.hazards.before(at) {
-                after.push(of_command[earlier as usize]);
-            }
-            for touch in command.touches() {
-                if let Place::Storage(id) = touch.place
-                    && let Storage::Input { port, .. } | Storage::SharedInput { port, .. } = *self.of.storage(id)
-                {
-                    after.extend(there[port]);
-                }
-            }
-            if moves_rows(command) || self.of.record_of[at].is_some() {
-                after.extend(up);
-            }
-            after.sort_unstable();
-            after.dedup();
-            of_command.push(add(self.command(at, command, seats)?, after));
+        let reports: Vec<bool> = self.of.record_of.iter().map(Option::is_some).collect();
+        let commands =
+            Commands { plan: self.of.plan, hazards: &self.of.hazards, parts: &self.of.parts, reports: &reports };
+        let (steps, of_command) = commands.steps(nodes.len(), up, &there);
+        for (step, after) in steps {
+            nodes.push((self.node(step, seats)?, after));
         }
         if !whole {
             return Ok(nodes);
@@ -561,12 +579,12 @@ impl<'a> Build<'a> {
                 command.touches().iter().any(|touch| touch.place == mine && touch.access.writes())
             };
             let writers = plan.commands.iter().zip(&of_command).filter(|(command, _)| writes(command));
-            let after: Vec<usize> = writers.map(|(_, node)| *node).collect();
+            let after: Vec<usize> = writers.filter_map(|(_, node)| *node).collect();
             if all <= room && ranges.len() < RANGES_MAX {
                 room -= all;
                 ranges.push(start..start + all);
             } else {
-                add(self.down(start..start + all), after);
+                nodes.push((self.down(start..start + all), after));
             }
         }
         // All comes before the last node, so that nothing runs on behind the tick.
@@ -576,6 +594,28 @@ impl<'a> Build<'a> {
         let way = Way::Down { number: self.device.plus(BLOCK_NUMBER), tick: self.host.plus(self.staging.tick_at) };
         nodes.push((movers.carried(way, self.host, self.device, &ranges).ok_or_else(too_large)?, last));
         Ok(nodes)
+    }
+
+    fn node(&self, step: Step, seats: usize) -> Result<Node<'a>, DeviceError> {
+        let commands = &self.of.plan.plan().commands;
+        let (movers, most) = (self.of.device.movers(), self.of.capacity.max_seats as usize);
+        match step {
+            Step::Moves(all) => {
+                let moved: Vec<Moved> = all.iter().filter_map(|&at| self.moved(&commands[at])).collect();
+                let to = all.iter().find_map(|&at| match &commands[at] {
+                    Command::Copy { to, .. } | Command::Gather { to, .. } => Some(to.0),
+                    Command::Scatter { state, .. } => Some(*state),
+                    _ => None,
+                });
+                let times = to.map_or(seats, |to| self.times(to, seats));
+                movers.moved(&moved, self.device, times, most)
+            }
+            Step::Command(at) => self.command(at, &commands[at], seats),
+            Step::Cell(epilogue) => {
+                let at = self.of.plan.plan().epilogues[epilogue].contraction;
+                self.command(at, &commands[at], seats)
+            }
+        }
     }
 
     fn up(&self, range: Range<usize>) -> Node<'a> {
@@ -605,9 +645,9 @@ impl<'a> Build<'a> {
 
     fn command(&self, at: usize, command: &Command, seats: usize) -> Result<Node<'a>, DeviceError> {
         match command {
-            Command::Copy { from, to } => self.moved(Kind::Seats, *from, *to, seats),
-            Command::Gather { state, row, to } => self.moved(Kind::Gather, (*state, *row), *to, seats),
-            Command::Scatter { from, state, row } => self.moved(Kind::Scatter, *from, (*state, *row), seats),
+            Command::Copy { .. } | Command::Gather { .. } | Command::Scatter { .. } => {
+                self.node(Step::Moves(vec![at]), seats)
+            }
             Command::Fill { to: (id, region), pattern } => {
                 let region = region.joined();
                 let filled = Filled {
@@ -650,6 +690,8 @@ impl<'a> Build<'a> {
                 passed.push(Given::Buffer(weights, 0));
                 passed.extend(bias.map(|bias| Given::Buffer(bias, 0)));
                 passed.push(whole(contraction.out));
+                let more = self.of.epilogue_of(at).map(cell::places).into_iter().flatten();
+                passed.extend(more.map(|place| whole(place.storage)));
                 let tile = self.of.tile(contraction, seats);
                 let kernel = self.of.contraction_of.get(&(at, tile)).copied().unwrap_or(0);
                 self.launch(at, kernel, &contraction.label, &[seats as u64], &passed, seats)
@@ -662,20 +704,21 @@ impl<'a> Build<'a> {
         if self.of.storage(id).is_shared() { 1 } else { seats }
     }
 
-    fn moved(
-        &self,
-        kind: Kind,
-        from: (StorageId, Region),
-        to: (StorageId, Region),
-        seats: usize,
-    ) -> Result<Node<'a>, DeviceError> {
+    /// The runs that a command moves, if it moves any.
+    fn moved(&self, command: &Command) -> Option<Moved> {
+        let (kind, from, to) = match command {
+            Command::Copy { from, to } => (Kind::Seats, *from, *to),
+            Command::Gather { state, row, to } => (Kind::Gather, (*state, *row), *to),
+            Command::Scatter { from, state, row } => (Kind::Scatter, *from, (*state, *row)),
+            Command::Dispatch { .. } | Command::Contract(_) | Command::Fill { .. } => return None,
+        };
         let (mut row_bytes, mut rows) = (from.1.row_bytes, from.1.rows);
         let (mut from_stride, mut to_stride) = (from.1.stride, to.1.stride);
         if rows > 1 && from_stride == row_bytes && to_stride == row_bytes {
             (row_bytes, rows) = (row_bytes * rows, 1);
             (from_stride, to_stride) = (row_bytes, row_bytes);
         }
-        let moved = Moved {
+        Some(Moved {
             kind,
             from: self.base(from.0).plus(from.1.offset),
             to: self.base(to.0).plus(to.1.offset),
@@ -685,9 +728,7 @@ impl<'a> Build<'a> {
             to_stride,
             from_seat: self.of.seat_stride(from.0),
             to_seat: self.of.seat_stride(to.0),
-        };
-        let most = self.of.capacity.max_seats as usize;
-        self.of.device.movers().moved(&moved, self.device, self.times(to.0, seats), most)
+        })
     }
 
     fn launch(

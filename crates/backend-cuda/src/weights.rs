@@ -25,16 +25,18 @@ pub(crate) struct Constant {
 pub(crate) enum Owner {
     /// A plan's constant.
     Bytes(Weak<[u8]>),
-    /// A contraction's bias, or its weights with that many columns.
-    Floats(Weak<[f32]>, usize),
+    /// A contraction's bias, or its weights with that many columns, those of each of so many units side by side.
+    Floats(Weak<[f32]>, usize, usize),
 }
 
 impl Owner {
-    /// Address, length and columns: what is made of one array depends on these.
-    fn key(&self) -> (usize, usize, usize) {
+    /// Address, length, columns and units: what is made of one array depends on these.
+    fn key(&self) -> [usize; 4] {
         match self {
-            Self::Bytes(bytes) => (bytes.as_ptr().cast::<u8>() as usize, bytes.as_ptr().len(), 0),
-            Self::Floats(floats, columns) => (floats.as_ptr().cast::<u8>() as usize, floats.as_ptr().len(), *columns),
+            Self::Bytes(bytes) => [bytes.as_ptr().cast::<u8>() as usize, bytes.as_ptr().len(), 0, 0],
+            Self::Floats(floats, columns, units) => {
+                [floats.as_ptr().cast::<u8>() as usize, floats.as_ptr().len(), *columns, *units]
+            }
         }
     }
 }
@@ -44,7 +46,7 @@ type Made = (Owner, Weak<Constant>);
 
 /// What is shared on one device, by [`Owner::key`].
 #[derive(Default)]
-pub(crate) struct Weights(Mutex<HashMap<(usize, usize, usize), Made>>);
+pub(crate) struct Weights(Mutex<HashMap<[usize; 4], Made>>);
 
 impl Weights {
     /// What `bytes` makes of what `owner` holds, on the device; it is asked only if no executable has it yet.

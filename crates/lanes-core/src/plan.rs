@@ -15,10 +15,12 @@
 
 mod access;
 mod check;
+mod epilogue;
 mod identity;
 
 pub use access::{Place, Touch};
 pub use check::{COMMANDS_MAX, Checked, PlanError};
+pub use epilogue::{Elements, Epilogue, Operand};
 pub use identity::identity;
 
 use loom_compiler::CpuImage;
@@ -346,6 +348,8 @@ pub struct Plan {
     pub kernels: Vec<Arc<CpuImage>>,
     /// In program order.
     pub commands: Vec<Command>,
+    /// Which launches may be done with the contraction that they go on with.
+    pub epilogues: Vec<Epilogue>,
 }
 
 impl Plan {
