@@ -78,6 +78,18 @@ fn check(plan: &Checked<'_>, max_seats: usize) {
         }
         assert!(!reports[at] || before[node].contains(&up), "command {at} finds its record cleared");
     }
+    // A cell writes nowhere that other workgroups of it still read.
+    for (at, part) in parts.iter().enumerate() {
+        let Part::Cell(epilogue) = part else { continue };
+        let read = commands[plan.plan().epilogues[*epilogue].contraction].touches();
+        for read in read.iter().filter(|touch| touch.access.reads()) {
+            for written in commands[at].touches().iter().filter(|touch| touch.access.writes()) {
+                let (Place::Storage(from), Place::Storage(to)) = (read.place, written.place) else { continue };
+                let meets = if from == to { read.region.overlaps(&written.region) } else { layout.share(from, to) };
+                assert!(!meets, "command {at} writes {to:?} where its contraction reads {from:?}");
+            }
+        }
+    }
     // Zeros stay: nobody writes them, and nobody else lies there.
     for (at, command) in commands.iter().enumerate() {
         let Command::Fill { to: (id, region), pattern } = command else { continue };
