@@ -117,6 +117,25 @@ unsafe fn sums_any(
         return false;
     }
     let operands = [a, b];
+    // SAFETY: the caller's promises are `Sums`'.
+    unsafe {
+        match turns {
+            2 => sums_of::<2>(sums, start, operands, [rows, n, turns]),
+            4 => sums_of::<4>(sums, start, operands, [rows, n, turns]),
+            _ => sums_of::<0>(sums, start, operands, [rows, n, turns]),
+        }
+    }
+    true
+}
+
+/// [`sums_any`] for `TURNS` turns, or for any number if it is 0: a loop of two turns costs as much as they do.
+#[inline(always)]
+unsafe fn sums_of<const TURNS: usize>(
+    sums: *mut u8,
+    start: *const u8,
+    operands: [&Course; 2],
+    [rows, n, turns]: Extents,
+) {
     for row in 0..rows {
         let place = |course: &Course, first: usize| {
             let at = course.first.at.wrapping_offset(course.row.wrapping_mul(row as isize));
@@ -127,10 +146,10 @@ unsafe fn sums_any(
             let start = start.cast::<f32>().read_unaligned();
             let one = [start; PAIRED / 2];
             // Each chain's own sum, as `kernels::folded` has it.
-            let [mut low, mut high] = pairs_of(one, one, operands.map(|course| place(course, 0)), turns);
+            let [mut low, mut high] = pairs_of::<TURNS>(one, one, operands.map(|course| place(course, 0)), turns);
             let mut first = PAIRED;
             while first < n {
-                let [next, after] = pairs_of(one, one, operands.map(|course| place(course, first)), turns);
+                let [next, after] = pairs_of::<TURNS>(one, one, operands.map(|course| place(course, first)), turns);
                 for i in 0..PAIRED / 2 {
                     low[i] += next[i];
                 }
@@ -139,34 +158,37 @@ unsafe fn sums_any(
                 }
                 first += PAIRED;
             }
-            let sum = paired_butterfly(&low, &high);
+            // Chains 16 apart are of one kind too.
+            for half in [&mut low, &mut high] {
+                for i in 0..PAIRED / 4 {
+                    half[i] += half[i + PAIRED / 4];
+                }
+            }
+            let [low, high] = [&low, &high].map(|half| half.first_chunk().unwrap_or(&[0.0; PAIRED / 4]));
+            let sum = paired_butterfly(low, high);
             sums.cast::<f32>().add(row).write_unaligned(sum);
         }
     }
-    true
 }
 
-/// The last steps of a reduction whose chains are those of even and odd elements. On its own, as `kernels::butterfly` is.
+/// The last steps of a reduction whose chains are those of even and odd elements, after the first. On its own, as
+/// `kernels::butterfly` is.
 #[inline(never)]
-fn paired_butterfly(low: &[f32; PAIRED / 2], high: &[f32; PAIRED / 2]) -> f32 {
-    // Chains 16, 8, 4 and 2 apart are of one kind.
-    let half = |x: &[f32; PAIRED / 2]| {
-        let mut s8 = [0.0f32; 8];
-        for i in 0..8 {
-            s8[i] = x[i] + x[i + 8];
-        }
+fn paired_butterfly(low: &[f32; PAIRED / 4], high: &[f32; PAIRED / 4]) -> f32 {
+    // Chains 8, 4 and 2 apart are of one kind.
+    let half = |x: &[f32; PAIRED / 4]| {
         let mut s4 = [0.0f32; 4];
         for i in 0..4 {
-            s4[i] = s8[i] + s8[i + 4];
+            s4[i] = x[i] + x[i + 4];
         }
         (s4[0] + s4[2]) + (s4[1] + s4[3])
     };
     half(low) + half(high)
 }
 
-/// What neighbours hold, the first of two and the second, after `turns`.
+/// What neighbours hold, the first of two and the second, after `TURNS` turns, or `turns` if that is 0.
 #[inline(always)]
-unsafe fn pairs_of(
+unsafe fn pairs_of<const TURNS: usize>(
     mut low: [f32; PAIRED / 2],
     mut high: [f32; PAIRED / 2],
     [(mut x, x_step), (mut y, y_step)]: [(*const u8, isize); 2],
@@ -175,7 +197,7 @@ unsafe fn pairs_of(
     const HALF: usize = PAIRED / 2;
     let first = |pair: u32| f32::from_bits(pair << 16);
     let second = |pair: u32| f32::from_bits(pair & 0xffff_0000);
-    for _ in 0..turns {
+    for _ in 0..if TURNS > 0 { TURNS } else { turns } {
         // SAFETY: the caller has so many elements there in each turn.
         let (a, b): ([u32; HALF], [u32; HALF]) = unsafe { (some(x.cast(), true), some(y.cast(), true)) };
         for i in 0..HALF {
