@@ -1,12 +1,13 @@
 //! Contractions on the first GPU: microseconds for each of twenty with weights of their own, one after the other.
 //!
-//! `cargo run --release -p backend-cuda --example products [ROWS …]`: a line for each K×N, a figure for each number of rows. What a
+//! `cargo run --release -p backend-cuda --example products [f32|bf16] [ROWS …]`: a line for each K×N, a figure for each number of rows,
+//! with operands of 32 bits or rounded. What a
 //! turn of none takes (launch, rows gathered and scattered) is subtracted. Beside it in the same run belong the figures of a
 //! program that multiplies the same sizes by the vendor's library.
 
 use backend_cuda::{CudaDevice, CudaOptions};
 use lanes_core::lanes::{Capacity, LanedModel, RowId, SeatRows};
-use lanes_core::plan::{Activation, Command, Contraction, Plan, Region, Storage, Term};
+use lanes_core::plan::{Activation, Command, Contraction, Plan, Precision, Region, Storage, Term};
 use lanes_core::planned::PlannedModel;
 use lanes_core::{DType, Port, Scope, Signature, StateKind, StateSpec};
 use std::error::Error;
@@ -17,12 +18,20 @@ const PRODUCTS: usize = 20;
 const SIZES: [(usize, usize); 3] = [(256, 256), (512, 2048), (1024, 4096)];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let given = std::env::args().skip(1).map(|rows| rows.parse()).collect::<Result<Vec<u32>, _>>()?;
+    let mut given: Vec<String> = std::env::args().skip(1).collect();
+    let named =
+        |name: &String| [Precision::F32, Precision::Bf16].into_iter().find(|precision| precision.name() == name);
+    let precision = given.first().and_then(named);
+    if precision.is_some() {
+        given.remove(0);
+    }
+    let precision = precision.unwrap_or_default();
+    let given = given.iter().map(|rows| rows.parse()).collect::<Result<Vec<u32>, _>>()?;
     let rows = if given.is_empty() { vec![1, 8, 32, 64, 128, 512] } else { given };
     for (k, n) in SIZES {
-        print!("K {k} N {n} f32:");
+        print!("K {k} N {n} {precision}:");
         for &rows in &rows {
-            let (with, without) = (turn(k, n, PRODUCTS, rows)?, turn(k, n, 0, rows)?);
+            let (with, without) = (turn([k, n], precision, PRODUCTS, rows)?, turn([k, n], precision, 0, rows)?);
             print!("  {rows} rows {:.2} µs", (with - without) / PRODUCTS as f64);
         }
         println!();
@@ -31,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// The median time of a turn of `rows` seats with `products` products, in microseconds.
-fn turn(k: usize, n: usize, products: usize, rows: u32) -> Result<f64, Box<dyn Error>> {
+fn turn([k, n]: [usize; 2], precision: Precision, products: usize, rows: u32) -> Result<f64, Box<dyn Error>> {
     let mut plan = Plan { name: "products".into(), ..Plan::default() };
     let state = plan.storage(Storage::State { state: 0, bytes: k * 4 });
     let (x, y) = (plan.storage(Storage::Scratch { bytes: k * 4 }), plan.storage(Storage::Scratch { bytes: n * 4 }));
@@ -48,6 +57,7 @@ fn turn(k: usize, n: usize, products: usize, rows: u32) -> Result<f64, Box<dyn E
             label: format!("product {at}"),
             terms: vec![Term { storage: x, offset: 0, position_stride: 0, taps: 1, tap_stride: 0, tap_len: k }],
             weights: (0..k * n).map(|_| float()).collect(),
+            precision,
             bias: None,
             activation: Activation::None,
             positions: 1,

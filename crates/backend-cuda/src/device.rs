@@ -61,6 +61,7 @@ fn capabilities(driver: &Driver, facts: &DeviceFacts) -> Capabilities {
         unified: false,
         grid_barrier: false,
         sums: crate::contract::SUMS,
+        bf16: None,
         atomics_64: true,
     }
 }

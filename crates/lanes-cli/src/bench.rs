@@ -6,7 +6,7 @@ use crate::load::{self, Loaded};
 use crate::quantile::{Latency, micros};
 use crate::run::progress_bar;
 use crate::say::{self, count};
-use crate::serve::{Drive, chain, drive};
+use crate::serve::{Drive, drive};
 use crate::source::Source;
 use lanes::device::Device;
 use serde::Serialize;
@@ -110,8 +110,7 @@ fn row(
     pace: Option<Duration>,
     frame_ms: Option<f64>,
 ) -> CliResult<Row> {
-    let planned =
-        lanes::planned(device.clone(), &loaded.model).map_err(|why| CliError::file(&args.model.path, chain(&why)))?;
+    let planned = load::planned(device, &loaded.model, &args.model)?;
     let runnable = load::serve(planned, &args.serve, streams)?;
     let sources: Vec<Source> = loaded.sources.iter().map(|source| source.rendered(streams as usize)).collect();
     let timed = |turns: usize, pace: Option<Duration>| {
