@@ -8,7 +8,7 @@ use crate::slot::SlotMemory;
 use crate::sys::{self, Context, DeviceFacts, Driver, Mark, Memory};
 use crate::weights::Weights;
 use lanes_core::device::flight::{Backend, Bindings, Engine, Host, Idle, Made, Stretch, Turn};
-use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions};
+use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions, RoundedSums};
 use lanes_core::plan::Checked;
 use loom_compiler::ptx::Sm;
 use std::sync::Arc;
@@ -61,7 +61,8 @@ fn capabilities(driver: &Driver, facts: &DeviceFacts) -> Capabilities {
         unified: false,
         grid_barrier: false,
         sums: crate::contract::SUMS,
-        bf16: None,
+        // The architecture that brought products of bfloat16, and the first driver to take them.
+        bf16: (facts.architecture >= 80).then_some(RoundedSums::Matrices(crate::matrices::SUMS)),
         atomics_64: true,
     }
 }

@@ -20,6 +20,7 @@
 //! | `queue` | a turn: block, launch, faults |
 //! | `moves` | copies, gathers, scatters and fills of strided runs, as PTX |
 //! | `contract` | contractions, as Loom |
+//! | `matrices` | contractions of operands of 16 bits, for tensor cores |
 //! | `image` | kernels, compiled once |
 //! | `weights` | constants that several plans share |
 //! | `error` | what went wrong, as a `DeviceError` |
@@ -35,6 +36,7 @@ mod contract;
 mod device;
 mod error;
 mod image;
+mod matrices;
 mod moves;
 mod plan;
 mod queue;

@@ -13,9 +13,10 @@
 //! - A bucket's graph moves and computes the bucket's number of seats.
 //! - Not here: what a turn writes into the block (`queue`).
 
-use crate::contract::{self, Tile};
+use crate::contract;
 use crate::device::{CudaDevice, CudaEngine};
 use crate::image::{self, Kernel};
+use crate::matrices;
 use crate::moves::{Filled, Kind, Moved};
 use crate::queue::block_bytes;
 use crate::slot::SlotMemory;
@@ -26,7 +27,9 @@ use lanes_core::device::flight::Bindings;
 use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions, Purpose};
 use lanes_core::hazard::Hazards;
 use lanes_core::lanes::Capacity;
-use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Place, Region, Scalar, Storage, StorageId};
+use lanes_core::plan::{
+    Argument, Checked, Command, Contraction, KernelId, Place, Precision, Region, Scalar, Storage, StorageId,
+};
 use lanes_core::scratch::Layout;
 use loom_compiler::ptx::{FAULT_BYTES, Image, Passed};
 use std::borrow::Cow;
@@ -86,6 +89,13 @@ struct Staging {
     outputs: Box<[Range<usize>]>,
     faults_at: usize,
     bytes: usize,
+}
+
+/// What a workgroup of a contraction computes, by what it multiplies.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Tile {
+    Floats(contract::Tile),
+    Matrices(matrices::Tile),
 }
 
 /// A plan being prepared.
@@ -241,7 +251,11 @@ impl Preparation<'_> {
             if self.contraction_of.contains_key(&(at, tile)) {
                 continue;
             }
-            let text = contract::text(contraction, &terms, out, tile, self.capacity.max_seats as usize);
+            let seats = self.capacity.max_seats as usize;
+            let text = match tile {
+                Tile::Floats(tile) => contract::text(contraction, &terms, out, tile, seats),
+                Tile::Matrices(tile) => matrices::text(contraction, &terms, out, tile, seats),
+            };
             let text = text.ok_or_else(|| DeviceError::Unsupported {
                 what: format!("activation {:?} of {} on a GPU", contraction.activation, contraction.label),
             })?;
@@ -257,7 +271,15 @@ impl Preparation<'_> {
     /// The tile of a contraction in a turn of `seats` seats.
     fn tile(&self, contraction: &Contraction, seats: usize) -> Tile {
         let rows = seats.saturating_mul(contraction.positions);
-        Tile::of(contraction, rows, self.device.capabilities().units)
+        let units = self.device.capabilities().units;
+        match contraction.precision {
+            Precision::F32 => Tile::Floats(contract::Tile::of(contraction, rows, units)),
+            // The check of the options has refused what the GPU has no products of.
+            _ => {
+                let shared = self.device.takes().shared_bytes_max;
+                Tile::Matrices(matrices::Tile::of(contraction, rows, units, shared))
+            }
+        }
     }
 
     /// Uploads constants and weights, those that no other executable has.
@@ -271,13 +293,17 @@ impl Preparation<'_> {
         }
         for (at, command) in plan.commands.iter().enumerate() {
             let Command::Contract(contraction) = command else { continue };
-            let Contraction { label, weights, bias, n, .. } = contraction;
-            let owner = |floats: &Arc<[f32]>, columns| Owner::Floats(Arc::downgrade(floats), columns);
-            let packed = || contract::packed_bytes(weights, contraction.k(), *n);
-            let weights = self.constant(label, owner(weights, *n), &packed)?;
-            let bias = bias
-                .as_ref()
-                .map(|bias| self.constant(label, owner(bias, 0), &|| Cow::Borrowed(bytemuck::cast_slice(bias))));
+            let Contraction { label, weights, precision, bias, n, .. } = contraction;
+            let owner =
+                |floats: &Arc<[f32]>, columns, precision| Owner::Floats(Arc::downgrade(floats), columns, precision);
+            let packed = || match precision {
+                Precision::F32 => contract::packed_bytes(weights, contraction.k(), *n),
+                _ => Cow::Owned(matrices::packed_bytes(weights, contraction.k(), *n)),
+            };
+            let weights = self.constant(label, owner(weights, *n, *precision), &packed)?;
+            let bias = bias.as_ref().map(|bias| {
+                self.constant(label, owner(bias, 0, Precision::F32), &|| Cow::Borrowed(bytemuck::cast_slice(bias)))
+            });
             let bias = bias.transpose()?;
             self.weights_of.insert(at, (weights, bias));
         }

@@ -11,6 +11,7 @@
 
 use crate::sys::{Context, Memory};
 use lanes_core::device::{Budget, Charge, DeviceError, Purpose};
+use lanes_core::plan::Precision;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -25,16 +26,21 @@ pub(crate) struct Constant {
 pub(crate) enum Owner {
     /// A plan's constant.
     Bytes(Weak<[u8]>),
-    /// A contraction's bias, or its weights with that many columns.
-    Floats(Weak<[f32]>, usize),
+    /// A contraction's bias, or its weights with that many columns, rounded to that.
+    Floats(Weak<[f32]>, usize, Precision),
 }
 
+/// What is made of an [`Owner`].
+type Key = (usize, usize, usize, Precision);
+
 impl Owner {
-    /// Address, length and columns: what is made of one array depends on these.
-    fn key(&self) -> (usize, usize, usize) {
+    /// Address, length, columns and precision: what is made of one array depends on these.
+    fn key(&self) -> Key {
         match self {
-            Self::Bytes(bytes) => (bytes.as_ptr().cast::<u8>() as usize, bytes.as_ptr().len(), 0),
-            Self::Floats(floats, columns) => (floats.as_ptr().cast::<u8>() as usize, floats.as_ptr().len(), *columns),
+            Self::Bytes(bytes) => (bytes.as_ptr().cast::<u8>() as usize, bytes.as_ptr().len(), 0, Precision::F32),
+            Self::Floats(floats, columns, precision) => {
+                (floats.as_ptr().cast::<u8>() as usize, floats.as_ptr().len(), *columns, *precision)
+            }
         }
     }
 }
@@ -44,7 +50,7 @@ type Made = (Owner, Weak<Constant>);
 
 /// What is shared on one device, by [`Owner::key`].
 #[derive(Default)]
-pub(crate) struct Weights(Mutex<HashMap<(usize, usize, usize), Made>>);
+pub(crate) struct Weights(Mutex<HashMap<Key, Made>>);
 
 impl Weights {
     /// What `bytes` makes of what `owner` holds, on the device; it is asked only if no executable has it yet.
