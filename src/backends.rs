@@ -96,7 +96,7 @@ fn open_cuda(index: usize, options: &OpenOptions) -> Result<Arc<dyn Device>, Bac
     if index >= count {
         return Err(BackendError::Index { backend: "cuda", index, count });
     }
-    let options = backend_cuda::CudaOptions { budget: options.budget };
+    let options = backend_cuda::CudaOptions { budget: options.budget, ..Default::default() };
     Ok(Arc::new(backend_cuda::CudaDevice::open(index, options)?))
 }
 

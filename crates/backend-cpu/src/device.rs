@@ -68,6 +68,7 @@ impl CpuDevice {
             sums: Sums::CHAIN,
             bf16: Some(RoundedSums::Chains(Sums::CHAIN)),
             atomics_64: true,
+            clock: false,
         };
         let host = Host::new(CpuEngine { pool }, capabilities, Budget::new(options.budget));
         Ok(Self { host, options, weights: Weights::default() })

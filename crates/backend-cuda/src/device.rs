@@ -1,23 +1,34 @@
 //! One GPU as a device: a context, a budget, and what its threads do.
 
+use crate::binaries::Binaries;
 use crate::image::{Modules, Takes, ptx_version};
 use crate::moves::Movers;
-use crate::plan::{CudaPlan, prepare};
-use crate::queue;
+use crate::plan::{CudaPlan, measured, prepare};
+use crate::queue::{self, Mark};
 use crate::slot::SlotMemory;
-use crate::sys::{self, Context, DeviceFacts, Driver, Mark, Memory};
+use crate::sys::{self, Context, DeviceFacts, Driver, Memory};
 use crate::weights::Weights;
-use lanes_core::device::flight::{Backend, Bindings, Engine, Host, Idle, Made, Stretch, Turn};
-use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions, RoundedSums};
+use lanes_core::device::flight::{Backend, Bindings, Engine, Host, Idle, Made, Sample, Stretch, Turn};
+use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions, RoundedSums, TurnTimes};
 use lanes_core::plan::Checked;
 use loom_compiler::ptx::Sm;
 use std::sync::Arc;
 
 /// How a GPU is opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaOptions {
     /// The most bytes it may hold; `None` is no limit.
     pub budget: Option<u64>,
+    /// Whether what the driver makes of kernels is kept on disk, for the next process: in the folder that `LANES_CACHE_DIR` names, or
+    /// in `lanes` among the user's caches. Setting the variable to nothing turns it off too.
+    pub kernels_on_disk: bool,
+}
+
+impl Default for CudaOptions {
+    /// No limit, kernels on disk.
+    fn default() -> Self {
+        Self { budget: None, kernels_on_disk: true }
+    }
 }
 
 /// The most slots of one executable.
@@ -64,6 +75,7 @@ fn capabilities(driver: &Driver, facts: &DeviceFacts) -> Capabilities {
         // The architecture that brought products of bfloat16, and the first driver to take them.
         bf16: (facts.architecture >= 80).then_some(RoundedSums::Matrices(crate::matrices::SUMS)),
         atomics_64: true,
+        clock: true,
     }
 }
 
@@ -87,7 +99,9 @@ impl CudaDevice {
             version: ptx_version(driver.version),
             shared_bytes_max: facts.shared_bytes_max,
         };
-        let modules = Modules::default();
+        let target = format!("sm_{}", facts.architecture);
+        let binaries = options.kernels_on_disk.then(|| Binaries::of(&target, driver.version)).flatten();
+        let modules = Modules::new(binaries);
         let movers = Movers::load(&context, &modules)?;
         let engine = CudaEngine { context };
         let host = Host::new(engine, capabilities(driver, &facts), Budget::new(options.budget));
@@ -138,6 +152,16 @@ impl Backend for CudaDevice {
     ) -> Result<Made<CudaEngine>, DeviceError> {
         let (plan, slots) = prepare(self, plan, options, bound)?;
         Ok(Made { memory: plan.memory(), plan, slots })
+    }
+
+    fn measured(
+        &self,
+        plan: &Checked<'_>,
+        options: &PrepareOptions<'_>,
+        bound: &Bindings<CudaEngine>,
+        turn: &Sample<'_>,
+    ) -> Result<Option<TurnTimes>, DeviceError> {
+        measured(self, plan, options, bound, turn).map(Some)
     }
 
     fn anew(&self) -> Result<Self, DeviceError> {
@@ -214,9 +238,5 @@ impl Engine for CudaEngine {
         let range = slot.staging().outputs.get(port)?;
         // SAFETY: the slot is idle; nothing but a turn writes outputs.
         Some(unsafe { slot.staging().host.bytes(range.start, range.len()) })
-    }
-
-    fn rest(&self) {
-        self.context.bury();
     }
 }

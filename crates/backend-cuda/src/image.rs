@@ -1,8 +1,9 @@
 //! Kernels, compiled once: text to PTX to what the driver makes of it.
 //!
 //! - Compiled modules are known by the hash of their text, as long as an executable holds them.
-//! - Not here: a cache on disk.
+//! - What the driver made of a text is kept on disk too (`binaries`), unless that is turned off.
 
+use crate::binaries::Binaries;
 use crate::sys::{Context, Function, Module};
 use lanes_core::device::DeviceError;
 use loom_compiler::ptx::{self, Image, STATIC_SHARED_BYTES, Sm};
@@ -35,20 +36,32 @@ pub(crate) fn ptx_version(driver: u32) -> ptx::Version {
 }
 
 /// The modules of one device, by the hash of their text.
-#[derive(Default)]
-pub(crate) struct Modules(Mutex<HashMap<[u8; 32], Weak<Module>>>);
+pub(crate) struct Modules {
+    known: Mutex<HashMap<[u8; 32], Weak<Module>>>,
+    /// Where binaries are kept.
+    binaries: Option<Binaries>,
+}
 
 impl Modules {
+    /// None yet.
+    pub fn new(binaries: Option<Binaries>) -> Self {
+        Self { known: Mutex::default(), binaries }
+    }
+
     /// The module of `text`.
     pub fn load(&self, context: &Arc<Context>, kernel: &str, text: &str) -> Result<Arc<Module>, DeviceError> {
         let key: [u8; 32] = Sha256::digest(text).into();
         let known = |modules: &HashMap<_, Weak<Module>>| modules.get(&key).and_then(Weak::upgrade);
-        if let Some(module) = known(&self.0.lock().unwrap_or_else(PoisonError::into_inner)) {
+        if let Some(module) = known(&self.known.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(module);
         }
         // Not under the lock: it takes milliseconds. Two that compile the same at once both keep what they made.
-        let module = Arc::new(context.module(kernel, text)?);
-        let mut modules = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let module = match &self.binaries {
+            Some(binaries) => binaries.module(context, kernel, text)?,
+            None => context.module(kernel, text)?,
+        };
+        let module = Arc::new(module);
+        let mut modules = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         modules.retain(|_, module| module.strong_count() > 0);
         modules.insert(key, Arc::downgrade(&module));
         Ok(module)

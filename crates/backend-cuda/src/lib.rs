@@ -17,11 +17,12 @@
 //! | `device` | opening one, and what it answers |
 //! | `plan` | a plan made ready: its graphs |
 //! | `slot` | staging and graphs |
-//! | `queue` | a turn: block, launch, faults |
-//! | `moves` | copies, gathers, scatters and fills of strided runs, as PTX |
+//! | `queue` | a turn: block, launch, end, faults |
+//! | `moves` | copies, gathers, scatters and fills of strided runs, and what is carried to the host and back, as PTX |
 //! | `contract` | contractions, as Loom |
 //! | `matrices` | contractions of operands of 16 bits, for tensor cores |
 //! | `image` | kernels, compiled once |
+//! | `binaries` | what the driver made of them, on disk |
 //! | `weights` | constants that several plans share |
 //! | `error` | what went wrong, as a `DeviceError` |
 //! | `sys` | the driver's library: the only raw calls |
@@ -32,10 +33,13 @@
 //! What this API cannot do: run two turns of one device at the same time; take back a turn that was launched; go on after
 //! an illegal address, in this process: the device is lost, and so is whatever else of the process uses it.
 
+mod binaries;
 mod contract;
 mod device;
 mod error;
 mod image;
+#[cfg(feature = "instruments")]
+pub mod instruments;
 mod matrices;
 mod moves;
 mod plan;

@@ -5,11 +5,14 @@
 //! ```
 //!
 //! - A unit is 1 to 16 bytes. One module has an entry for each.
+//! - What is small of a turn's staging is *carried* between host and device by a kernel, all of it by one: a node of the driver's
+//!   own for each would cost more than the bytes. On the way back it then says to the host that the turn has ended.
 //! - Not here: runs that all lie end to end and are the host's (`plan` copies those by nodes of the driver's own).
 
 use crate::image::Modules;
 use crate::sys::{Address, Context, Function, Node};
 use lanes_core::device::DeviceError;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Work-items of a block.
@@ -17,6 +20,18 @@ const BLOCK: usize = 256;
 
 /// The most blocks along y. Seats beyond go round again.
 const GRID_Y_MAX: usize = 65_535;
+
+/// The most ranges that one launch carries.
+pub(crate) const RANGES_MAX: usize = 12;
+
+/// The most bytes that are carried one way: beyond it the driver's own copies are faster.
+pub(crate) const CARRIED_MAX: usize = 64 << 10;
+
+/// What carried ranges start at multiples of, in bytes, and are moved by.
+pub(crate) const CARRIED_UNIT: usize = 16;
+
+/// Work-items of the one block that carries back and then says so.
+const LAST_BLOCK: usize = 1024;
 
 /// Which seats a move is of, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +80,16 @@ pub(crate) struct Movers {
     /// By the exponent of the unit.
     copies: [Function; 5],
     fills: [Function; 3],
+    carry: Function,
+}
+
+/// Which way what is carried goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// To the device.
+    Up,
+    /// To the host, all but what is carried having ended. Then `number`, a word of the device, is written to `tick`, one of the host.
+    Down { number: Address, tick: Address },
 }
 
 impl Movers {
@@ -73,7 +98,27 @@ impl Movers {
         let module = modules.load(context, "moves", &text())?;
         let [c1, c2, c4, c8, c16] = [1, 2, 4, 8, 16].map(|unit| module.function(&format!("copy_{unit}"), 0));
         let [f1, f2, f4] = [1, 2, 4].map(|unit| module.function(&format!("fill_{unit}"), 0));
-        Ok(Self { copies: [c1?, c2?, c4?, c8?, c16?], fills: [f1?, f2?, f4?] })
+        let carry = module.function("carry", 0)?;
+        Ok(Self { copies: [c1?, c2?, c4?, c8?, c16?], fills: [f1?, f2?, f4?], carry })
+    }
+
+    /// The launch that carries `ranges` of two memories that are laid out alike, whole units of each: what lies behind a range up to
+    /// the next multiple of [`CARRIED_UNIT`] is carried too. `None` if there are too many, or one starts too far behind.
+    pub fn carried(&self, way: Way, host: Address, device: Address, ranges: &[Range<usize>]) -> Option<Node<'_>> {
+        let mut packed = packed(ranges)?;
+        packed.resize(RANGES_MAX, 0);
+        let (from, to, number, tick, blocks, block) = match way {
+            Way::Up => {
+                let units: usize = ranges.iter().map(|range| range.len().div_ceil(CARRIED_UNIT)).sum();
+                (host, device, 0, 0, units.div_ceil(BLOCK).clamp(1, GRID_Y_MAX), BLOCK)
+            }
+            // One block, whose items wait for each other.
+            Way::Down { number, tick } => (device, host, number.address, tick.address, 1, LAST_BLOCK),
+        };
+        let mut parameters = vec![from.address, to.address, number, tick];
+        parameters.extend(packed);
+        let (grid, block) = ([blocks as u32, 1, 1], [block as u32, 1, 1]);
+        Some(Node::Launch { function: &self.carry, grid, block, shared_bytes: 0, parameters })
     }
 
     /// The launch that does it for `seats` seats; the block is at `block`, made for `max_seats`.
@@ -132,6 +177,18 @@ impl Movers {
     }
 }
 
+/// Start and length of each range as a launch is given them; `None` as for [`Movers::carried`].
+fn packed(ranges: &[Range<usize>]) -> Option<Vec<u64>> {
+    let pack = |range: &Range<usize>| {
+        assert!(range.start.is_multiple_of(CARRIED_UNIT), "carried ranges start at whole units");
+        let (start, units) = (range.start / CARRIED_UNIT, range.len().div_ceil(CARRIED_UNIT));
+        // The number of the unit behind the last is one of 32 bits.
+        u32::try_from(start.checked_add(units)?).ok()?;
+        Some(start as u64 | (units as u64) << 32)
+    };
+    ranges.iter().map(pack).collect::<Option<Vec<u64>>>().filter(|packed| packed.len() <= RANGES_MAX)
+}
+
 /// The exponent of the widest unit, at most `most`, that divides all of them.
 fn unit(addresses: u64, lengths: usize, most: u32) -> u32 {
     (addresses | lengths as u64).trailing_zeros().min(most)
@@ -163,7 +220,73 @@ fn text() -> String {
     for (unit, kind) in [(1, "u8"), (2, "u16"), (4, "u32")] {
         text.push_str(&fill(unit, kind));
     }
+    text.push_str(&carry());
     text
+}
+
+/// Units of ranges from one memory to another, where they lie alike; then, where a tick is given, the number for it, once all units
+/// are seen by the host.
+fn carry() -> String {
+    let ranges: Vec<usize> = (0..RANGES_MAX).collect();
+    let declared = ranges.iter().map(|at| format!(",\n  .param .u64 carry_range{at}")).collect::<String>();
+    // `volatile` is relaxed at system scope: one of the two memories is the host's.
+    let moved = ranges.iter().map(|at| {
+        format!(
+            "  ld.param.u64 %at, [carry_range{at}];
+  mov.b64 {{%start, %units}}, %at;
+  mov.u32 %unit, %first;
+  bra.uni look{at};
+move{at}:
+  add.u32 %there, %start, %unit;
+  mul.wide.u32 %at, %there, {CARRIED_UNIT};
+  add.u64 %source, %from, %at;
+  add.u64 %target, %to, %at;
+  ld.volatile.global.v4.u32 {{%v0, %v1, %v2, %v3}}, [%source];
+  st.volatile.global.v4.u32 [%target], {{%v0, %v1, %v2, %v3}};
+  add.u32 %unit, %unit, %step;
+look{at}:
+  setp.lt.u32 %p, %unit, %units;
+  @%p bra move{at};
+"
+        )
+    });
+    let moved = moved.collect::<String>();
+    format!(
+        ".visible .entry carry(
+  .param .u64 carry_from,
+  .param .u64 carry_to,
+  .param .u64 carry_number,
+  .param .u64 carry_tick{declared}
+)
+{{
+  .reg .pred %p;
+  .reg .b32 %first, %block, %width, %step, %start, %units, %unit, %there, %v<4>;
+  .reg .b64 %from, %to, %at, %source, %target, %number, %tick;
+  ld.param.u64 %from, [carry_from];
+  ld.param.u64 %to, [carry_to];
+  mov.u32 %block, %ctaid.x;
+  mov.u32 %width, %ntid.x;
+  mov.u32 %first, %tid.x;
+  mad.lo.u32 %first, %block, %width, %first;
+  mov.u32 %step, %nctaid.x;
+  mul.lo.u32 %step, %step, %width;
+{moved}  ld.param.u64 %tick, [carry_tick];
+  setp.eq.u64 %p, %tick, 0;
+  @%p bra done;
+  // Each item's own bytes, then the block's, before the word that says so.
+  fence.sc.sys;
+  bar.sync 0;
+  setp.ne.u32 %p, %first, 0;
+  @%p bra done;
+  ld.param.u64 %number, [carry_number];
+  ld.volatile.global.u32 %v0, [%number];
+  fence.sc.sys;
+  st.release.sys.global.u32 [%tick], %v0;
+done:
+  ret;
+}}
+"
+    )
 }
 
 /// Where a unit lies in its seat, from the item's number: its run, and its place there.
@@ -320,11 +443,35 @@ mod tests {
         assert!(matches!(grid(usize::MAX, 2, 1), Err(DeviceError::TooLarge { .. })));
     }
 
+    /// Starts and lengths in units, both in one word, and blocks enough for all; what does not fit is not carried.
+    #[test]
+    fn ranges_are_packed_by_units() {
+        assert_eq!(packed(&[0..40, 256..256, 512..513]), Some(vec![3 << 32, 16, 32 | 1 << 32]));
+        assert_eq!(packed(&vec![0..16; RANGES_MAX + 1]), None);
+        assert_eq!(packed(&[16 * (1 << 32) - 16..16 * (1 << 32)]), None, "its end is no number of 32 bits");
+        assert_eq!(packed(&[16 * (1 << 32) - 32..16 * (1 << 32) - 16]), Some(vec![0xffff_fffe | 1 << 32]));
+    }
+
+    /// With an assembler at hand (`PTXAS`), every target takes the text.
+    #[test]
+    fn an_assembler_takes_the_text() {
+        let Some(ptxas) = std::env::var_os("PTXAS") else { return };
+        let folder = tempfile::tempdir().expect("there is room");
+        let (from, to) = (folder.path().join("moves.ptx"), folder.path().join("moves.cubin"));
+        std::fs::write(&from, text()).expect("there is room");
+        for target in ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_120"] {
+            let mut command = std::process::Command::new(&ptxas);
+            command.args(["-arch", target, "-v", "-o"]).args([&to, &from]);
+            let done = command.output().expect("it starts");
+            assert!(done.status.success(), "{target}: {}", String::from_utf8_lossy(&done.stderr));
+        }
+    }
+
     /// Every register that the text names is declared, and every parameter that it loads: what an assembler says first.
     #[test]
     fn the_text_names_nothing_that_it_does_not_declare() {
         let text = text();
-        assert_eq!(text.matches(".visible .entry").count(), 8);
+        assert_eq!(text.matches(".visible .entry").count(), 9);
         for entry in text.split(".visible .entry ").skip(1) {
             for used in entry.split('[').skip(1).filter_map(|rest| rest.split(']').next()) {
                 assert!(used.starts_with('%') || entry.contains(&format!(" {used}")), "{used}");

@@ -1,13 +1,15 @@
 //! A plan made ready for one GPU: for every slot and bucket a graph.
 //!
 //! ```text
-//! block ─┬───────────────> gather ─┐                          ┌─> scatter ─────┐
-//! input ─┴─> pad ─> kernel ────────┴─> kernel ─> kernel ──────┴─> output down  ├─> fault records down
-//! records cleared ──────┴────────────────┴─────────┴──────────────────────────-┘
+//! block, fault records, ──> up ─┬─> gather ─┬─> kernel ─> kernel ─┬─> scatter ─┬─> down ──> outputs, fault records, tick
+//! small inputs                  ├───────────┘                     └────────────┤
+//! large input ────────────────> pad                            large output ──-┘
 //! ```
 //!
 //! - Commands have exactly the edges of `hazard`, scratch that shares memory included. An upload comes before its readers, a
 //!   download after its writers.
+//! - What is small goes up and comes down by one launch each, what is large by a copy of its own. The last launch writes the turn's
+//!   number to the host's tick, which is how the host sees the end.
 //! - A slot has staging, in pinned memory of the host and in the device's, laid out alike. Scratch is one for all slots: turns
 //!   of one executable run one after the other.
 //! - A bucket's graph moves and computes the bucket's number of seats.
@@ -17,14 +19,14 @@ use crate::contract;
 use crate::device::{CudaDevice, CudaEngine};
 use crate::image::{self, Kernel};
 use crate::matrices;
-use crate::moves::{Filled, Kind, Moved};
-use crate::queue::block_bytes;
+use crate::moves::{CARRIED_MAX, CARRIED_UNIT, Filled, Kind, Moved, RANGES_MAX, Way};
+use crate::queue::{BLOCK_HEAD, BLOCK_NUMBER, block_bytes, write_block};
 use crate::slot::SlotMemory;
 use crate::sys::{Address, Memory, Node};
 use crate::weights::{Constant, Owner};
 use lanes_core::Scope;
-use lanes_core::device::flight::Bindings;
-use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions, Purpose};
+use lanes_core::device::flight::{Bindings, Sample};
+use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions, Purpose, TurnTimes};
 use lanes_core::hazard::Hazards;
 use lanes_core::lanes::Capacity;
 use lanes_core::plan::{
@@ -36,6 +38,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 /// Starts of what lies in staging: what a device's copies like best.
 const ALIGN: usize = 256;
@@ -56,6 +59,10 @@ pub struct CudaPlan {
     pub(crate) faulting: Box<[(String, Arc<Image>)]>,
     /// Where their records lie in staging.
     pub(crate) faults_at: usize,
+    /// Where the host sees the number of the last turn that has ended.
+    pub(crate) tick_at: usize,
+    /// By bucket, the inputs of which the host repeats the first seat's for those that lack.
+    pub(crate) repeated: Box<[Vec<Stacked>]>,
     _scratch: Memory,
     _kernels: Vec<Kernel>,
     constants: Vec<Arc<Constant>>,
@@ -83,11 +90,27 @@ fn buckets(most: u32) -> Box<[u32]> {
     below.into_iter().skip(skipped).chain([most]).collect()
 }
 
+/// An input in staging.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stacked {
+    /// Where the first seat's is.
+    pub start: usize,
+    /// Bytes of a seat.
+    pub bytes: usize,
+}
+
+/// What is carried up, and by port which inputs are among it.
+struct Carried {
+    ranges: Vec<Range<usize>>,
+    inputs: Vec<Option<Stacked>>,
+}
+
 /// Where staging holds what.
 struct Staging {
     inputs: Box<[Range<usize>]>,
     outputs: Box<[Range<usize>]>,
-    faults_at: usize,
+    faults: Range<usize>,
+    tick_at: usize,
     bytes: usize,
 }
 
@@ -131,58 +154,110 @@ pub(crate) fn prepare(
     options: &PrepareOptions<'_>,
     bound: &Bindings<CudaEngine>,
 ) -> Result<(CudaPlan, Vec<SlotMemory>), DeviceError> {
-    let name = &plan.plan().name;
-    let states = bound.states.iter().map(|state| state.memory().base()).collect();
-    let residents = bound.residents.iter().map(|(buffer, offset)| buffer.memory().base().plus(*offset)).collect();
-    let seats = options.capacity.max_seats as usize;
-    let layout = Layout::of(plan, seats);
-    let layout = layout
-        .ok_or_else(|| DeviceError::unaddressable(format!("scratch of plan {name} for {seats} seats"), u64::MAX))?;
-    let hazards = Hazards::with_layout(plan, &layout);
-    let commands = plan.plan().commands.len();
-    let mut preparation = Preparation {
-        device,
-        plan,
-        capacity: options.capacity,
-        charges: Vec::new(),
-        constants: Vec::new(),
-        constant_of: HashMap::new(),
-        states,
-        residents,
-        layout,
-        hazards,
-        kernels: Vec::new(),
-        kernel_of: vec![None; commands],
-        contraction_of: HashMap::new(),
-        record_of: vec![None; commands],
-        faulting: Vec::new(),
-        weights_of: HashMap::new(),
-    };
-    // Charged first, all that is counted by rows and seats; nothing is allocated if it is too much.
-    let scratch_bytes = preparation.layout.bytes();
-    preparation.charge(Purpose::Scratch, "scratch", scratch_bytes)?;
-    preparation.kernels()?;
-    let staging = preparation.staging()?;
-    for _ in 0..options.slots {
-        preparation.charge(Purpose::Staging, "staging", staging.bytes.saturating_mul(2))?;
-    }
-    preparation.constants()?;
-    let scratch = device.context().allocate(&format!("scratch of {name}"), scratch_bytes, false)?;
+    let (preparation, staging, scratch) = Preparation::of(device, plan, options, bound)?;
     let buckets = buckets(options.capacity.max_seats);
     let slots = (0..options.slots).map(|_| preparation.slot(&staging, &scratch, &buckets));
     let slots = slots.collect::<Result<Vec<_>, DeviceError>>()?;
     let plan = CudaPlan {
-        name: name.clone(),
+        name: plan.plan().name.clone(),
+        max_seats: options.capacity.max_seats as usize,
+        repeated: buckets.iter().map(|&bucket| preparation.repeated(&staging, bucket as usize)).collect(),
         buckets,
-        max_seats: seats,
         faulting: preparation.faulting.into(),
-        faults_at: staging.faults_at,
+        faults_at: staging.faults.start,
+        tick_at: staging.tick_at,
         _scratch: scratch,
         _kernels: preparation.kernels,
         constants: preparation.constants,
         charges: preparation.charges,
     };
     Ok((plan, slots))
+}
+
+/// How long turns of as many seats as `options` have room for take: the whole graph, and the commands alone.
+pub(crate) fn measured(
+    device: &CudaDevice,
+    plan: &Checked<'_>,
+    options: &PrepareOptions<'_>,
+    bound: &Bindings<CudaEngine>,
+    sample: &Sample<'_>,
+) -> Result<TurnTimes, DeviceError> {
+    let (preparation, staging, scratch) = Preparation::of(device, plan, options, bound)?;
+    let (max_seats, context) = (options.capacity.max_seats, device.context());
+    let slot = preparation.slot(&staging, &scratch, &[max_seats])?;
+    for (range, input) in slot.inputs.iter().zip(sample.inputs) {
+        // SAFETY: the slot is this function's alone, and no graph of it runs.
+        unsafe { slot.host.bytes(range.start, input.len()) }.copy_from_slice(input);
+    }
+    let build = Build {
+        of: &preparation,
+        staging: &staging,
+        scratch: &scratch,
+        host: slot.host.base(),
+        device: slot.device.base(),
+    };
+    let nodes = build.nodes(max_seats as usize, true, false)?;
+    let what = format!("graph of {}", plan.plan().name);
+    // SAFETY: as for the slot's own graph, which has these nodes too.
+    let compute = unsafe { context.graph(&what, &nodes) }?;
+    // SAFETY: as in `queue::begin`. The whole graph comes first and leaves inputs and block where the other one reads them.
+    unsafe {
+        let block = slot.host.bytes(0, block_bytes(max_seats as usize));
+        write_block(block, max_seats as usize, max_seats as usize, sample.seats, 1);
+        Ok(TurnTimes {
+            turn: context.timed(&what, &slot.graphs[0], sample.times)?,
+            compute: context.timed(&what, &compute, sample.times)?,
+        })
+    }
+}
+
+impl<'a> Preparation<'a> {
+    /// All that slots share, and what lies where in their staging.
+    fn of(
+        device: &'a CudaDevice,
+        plan: &'a Checked<'a>,
+        options: &PrepareOptions<'_>,
+        bound: &Bindings<CudaEngine>,
+    ) -> Result<(Self, Staging, Memory), DeviceError> {
+        let name = &plan.plan().name;
+        let states = bound.states.iter().map(|state| state.memory().base()).collect();
+        let residents = bound.residents.iter().map(|(buffer, offset)| buffer.memory().base().plus(*offset)).collect();
+        let seats = options.capacity.max_seats as usize;
+        let layout = Layout::of(plan, seats);
+        let layout = layout
+            .ok_or_else(|| DeviceError::unaddressable(format!("scratch of plan {name} for {seats} seats"), u64::MAX))?;
+        let hazards = Hazards::with_layout(plan, &layout);
+        let commands = plan.plan().commands.len();
+        let mut preparation = Self {
+            device,
+            plan,
+            capacity: options.capacity,
+            charges: Vec::new(),
+            constants: Vec::new(),
+            constant_of: HashMap::new(),
+            states,
+            residents,
+            layout,
+            hazards,
+            kernels: Vec::new(),
+            kernel_of: vec![None; commands],
+            contraction_of: HashMap::new(),
+            record_of: vec![None; commands],
+            faulting: Vec::new(),
+            weights_of: HashMap::new(),
+        };
+        // Charged first, all that is counted by rows and seats; nothing is allocated if it is too much.
+        let scratch_bytes = preparation.layout.bytes();
+        preparation.charge(Purpose::Scratch, "scratch", scratch_bytes)?;
+        preparation.kernels()?;
+        let staging = preparation.staging()?;
+        for _ in 0..options.slots {
+            preparation.charge(Purpose::Staging, "staging", staging.bytes.saturating_mul(2))?;
+        }
+        preparation.constants()?;
+        let scratch = device.context().allocate(&format!("scratch of {name}"), scratch_bytes, false)?;
+        Ok((preparation, staging, scratch))
+    }
 }
 
 impl Preparation<'_> {
@@ -329,6 +404,7 @@ impl Preparation<'_> {
     fn staging(&self) -> Result<Staging, DeviceError> {
         let seats = self.capacity.max_seats as usize;
         let mut at = block_bytes(seats);
+        let records = self.faulting.len().checked_mul(FAULT_BYTES);
         let mut place = |name: &str, bytes: Option<usize>| {
             let start = at.checked_next_multiple_of(ALIGN);
             let range = start.and_then(|start| Some(start..start.checked_add(bytes?)?));
@@ -337,6 +413,7 @@ impl Preparation<'_> {
             at = range.end;
             Ok::<_, DeviceError>(range)
         };
+        let (faults, tick) = (place("fault records", records)?, place("the tick", Some(4))?);
         let signature = self.plan.signature();
         let mut ports = |ports: &[lanes_core::Port]| {
             let place = |port: &lanes_core::Port| {
@@ -346,8 +423,39 @@ impl Preparation<'_> {
             ports.iter().map(place).collect::<Result<Box<[_]>, _>>()
         };
         let (inputs, outputs) = (ports(&signature.inputs)?, ports(&signature.outputs)?);
-        let records = place("fault records", self.faulting.len().checked_mul(FAULT_BYTES))?;
-        Ok(Staging { inputs, outputs, faults_at: records.start, bytes: records.end })
+        // Whole units are carried, so there is one behind the last byte too.
+        let bytes = place("its end", Some(0))?.end;
+        Ok(Staging { inputs, outputs, faults, tick_at: tick.start, bytes })
+    }
+
+    /// What is carried up for `seats` seats: block, fault records and small inputs.
+    fn carried(&self, staging: &Staging, seats: usize) -> Carried {
+        let most = self.capacity.max_seats as usize;
+        // The rows that they read, and those that they write, which lie further back.
+        let writes = (BLOCK_HEAD + 4 * most) / CARRIED_UNIT * CARRIED_UNIT..BLOCK_HEAD + 4 * (most + seats);
+        let mut ranges = vec![0..BLOCK_HEAD + 4 * seats, writes, staging.faults.clone()];
+        let mut inputs = vec![None; staging.inputs.len()];
+        let mut room = CARRIED_MAX;
+        for storage in &self.plan.plan().storages {
+            let (port, bytes, seats) = match *storage {
+                Storage::Input { port, bytes } => (port, bytes, seats),
+                Storage::SharedInput { port, bytes } => (port, bytes, 1),
+                _ => continue,
+            };
+            let (start, all) = (staging.inputs[port].start, bytes * seats);
+            if inputs[port].is_none() && all > 0 && all <= room && ranges.len() < RANGES_MAX {
+                room -= all;
+                ranges.push(start..start + all);
+                inputs[port] = Some(Stacked { start, bytes });
+            }
+        }
+        Carried { ranges, inputs }
+    }
+
+    /// The inputs of which the host repeats the first seat's in a turn that is launched for `seats` seats and has fewer.
+    fn repeated(&self, staging: &Staging, seats: usize) -> Vec<Stacked> {
+        let inputs = self.carried(staging, seats).inputs.into_iter().zip(&self.plan.signature().inputs);
+        inputs.filter(|(_, port)| port.scope == Scope::Seat).filter_map(|(carried, _)| carried).collect()
     }
 
     fn slot(&self, staging: &Staging, scratch: &Memory, buckets: &[u32]) -> Result<SlotMemory, DeviceError> {
@@ -360,7 +468,7 @@ impl Preparation<'_> {
             let exact = bucket == earlier + 1;
             earlier = bucket;
             let build = Build { of: self, staging, scratch, host: host.base(), device: device.base() };
-            let nodes = build.nodes(bucket as usize, exact)?;
+            let nodes = build.nodes(bucket as usize, exact, true)?;
             // SAFETY: nodes name the slot's two memories, which it owns, and scratch, constants, states and residents, which
             // the executable owns. That they stay inside these was proved when the plan was checked, for `max_seats` seats
             // and the rows of the capacity; kernels are checked as they run. When the graph runs, `queue` keeps others away.
@@ -371,8 +479,9 @@ impl Preparation<'_> {
             inputs: staging.inputs.clone(),
             outputs: staging.outputs.clone(),
             host,
-            _device: device,
+            device,
             graphs,
+            turns: AtomicU32::new(0),
         })
     }
 }
@@ -389,8 +498,9 @@ struct Build<'a> {
 type Nodes<'a> = Vec<(Node<'a>, Vec<usize>)>;
 
 impl<'a> Build<'a> {
-    /// The graph for `seats` seats; not `exact` if it is for fewer too.
-    fn nodes(&self, seats: usize, exact: bool) -> Result<Nodes<'a>, DeviceError> {
+    /// The graph for `seats` seats; not `exact` if it is for fewer too. Not `whole` is the commands alone: what the host gives lies
+    /// on the device, and what it gets stays there.
+    fn nodes(&self, seats: usize, exact: bool, whole: bool) -> Result<Nodes<'a>, DeviceError> {
         let (plan, movers) = (self.of.plan.plan(), self.of.device.movers());
         let most = self.of.capacity.max_seats as usize;
         let mut nodes = Nodes::new();
@@ -398,52 +508,55 @@ impl<'a> Build<'a> {
             nodes.push((node, after));
             nodes.len() - 1
         };
-        let is_input = |storage: &Storage| matches!(storage, Storage::Input { .. });
         let moves_rows = |command: &Command| matches!(command, Command::Gather { .. } | Command::Scatter { .. });
-        let block = (plan.commands.iter().any(moves_rows) || (!exact && plan.storages.iter().any(is_input)))
-            .then(|| add(self.up(0..block_bytes(most)), Vec::new()));
-        let records = self.of.faulting.len() * FAULT_BYTES;
-        let faults_at = self.staging.faults_at;
-        let cleared =
-            (records > 0).then(|| add(Node::Clear { at: self.device.plus(faults_at), words: records / 4 }, Vec::new()));
+        let too_large = || {
+            DeviceError::unaddressable(format!("staging of {} for {most} seats", plan.name), self.staging.bytes as u64)
+        };
         // By input port: the node after which it is there.
         let mut there = vec![None; self.staging.inputs.len()];
-        for storage in &plan.storages {
-            match *storage {
-                Storage::Input { port, bytes } if there[port].is_none() && bytes > 0 => {
-                    let start = self.staging.inputs[port].start;
-                    let mut ready = add(self.up(start..start + bytes * seats), Vec::new());
-                    if let (false, Some(block)) = (exact, block) {
-                        let at = self.device.plus(start);
-                        let pad = Moved {
-                            kind: Kind::Pad,
-                            from: at,
-                            to: at,
-                            row_bytes: bytes,
-                            rows: 1,
-                            from_stride: bytes,
-                            to_stride: bytes,
-                            from_seat: bytes,
-                            to_seat: bytes,
-                        };
-                        ready = add(movers.moved(&pad, self.device, seats, most)?, vec![ready, block]);
+        let mut up = None;
+        if whole {
+            let Carried { ranges, inputs } = self.of.carried(self.staging, seats);
+            let node = movers.carried(Way::Up, self.host, self.device, &ranges).ok_or_else(too_large)?;
+            let first = *up.insert(add(node, Vec::new()));
+            for (there, carried) in there.iter_mut().zip(inputs) {
+                *there = carried.map(|_| first);
+            }
+            for storage in &plan.storages {
+                match *storage {
+                    Storage::Input { port, bytes } if there[port].is_none() && bytes > 0 => {
+                        let start = self.staging.inputs[port].start;
+                        let mut ready = add(self.up(start..start + bytes * seats), Vec::new());
+                        if !exact {
+                            let at = self.device.plus(start);
+                            let pad = Moved {
+                                kind: Kind::Pad,
+                                from: at,
+                                to: at,
+                                row_bytes: bytes,
+                                rows: 1,
+                                from_stride: bytes,
+                                to_stride: bytes,
+                                from_seat: bytes,
+                                to_seat: bytes,
+                            };
+                            ready = add(movers.moved(&pad, self.device, seats, most)?, vec![ready, first]);
+                        }
+                        there[port] = Some(ready);
                     }
-                    there[port] = Some(ready);
+                    Storage::SharedInput { port, bytes } if there[port].is_none() && bytes > 0 => {
+                        let start = self.staging.inputs[port].start;
+                        there[port] = Some(add(self.up(start..start + bytes), Vec::new()));
+                    }
+                    _ => {}
                 }
-                Storage::SharedInput { port, bytes } if there[port].is_none() && bytes > 0 => {
-                    let start = self.staging.inputs[port].start;
-                    there[port] = Some(add(self.up(start..start + bytes), Vec::new()));
-                }
-                _ => {}
             }
         }
         let mut of_command = Vec::<usize>::with_capacity(plan.commands.len());
-        let mut is_last = vec![true; plan.commands.len()];
         for (at, command) in plan.commands.iter().enumerate() {
             let mut after: Vec<usize> = Vec::new();
             for &earlier in self.of.hazards.before(at) {
                 after.push(of_command[earlier as usize]);
-                is_last[earlier as usize] = false;
             }
             for touch in command.touches() {
                 if let Place::Storage(id) = touch.place
@@ -452,19 +565,21 @@ impl<'a> Build<'a> {
                     after.extend(there[port]);
                 }
             }
-            if moves_rows(command) {
-                after.extend(block);
-            }
-            if self.of.record_of[at].is_some() {
-                after.extend(cleared);
+            if moves_rows(command) || self.of.record_of[at].is_some() {
+                after.extend(up);
             }
             after.sort_unstable();
             after.dedup();
             of_command.push(add(self.command(at, command, seats)?, after));
         }
+        if !whole {
+            return Ok(nodes);
+        }
+        let (mut ranges, mut room) = (vec![self.staging.faults.clone()], CARRIED_MAX);
         for (id, storage) in plan.storages.iter().enumerate() {
             let Storage::Output { port, bytes } = *storage else { continue };
-            if bytes == 0 {
+            let (start, all) = (self.staging.outputs[port].start, bytes * seats);
+            if all == 0 {
                 continue;
             }
             let writes = |command: &Command| {
@@ -472,14 +587,20 @@ impl<'a> Build<'a> {
                 command.touches().iter().any(|touch| touch.place == mine && touch.access.writes())
             };
             let writers = plan.commands.iter().zip(&of_command).filter(|(command, _)| writes(command));
-            let after = writers.map(|(_, node)| *node).collect();
-            let start = self.staging.outputs[port].start;
-            add(self.down(start..start + bytes * seats), after);
+            let after: Vec<usize> = writers.map(|(_, node)| *node).collect();
+            if all <= room && ranges.len() < RANGES_MAX {
+                room -= all;
+                ranges.push(start..start + all);
+            } else {
+                add(self.down(start..start + all), after);
+            }
         }
-        if records > 0 {
-            let last = of_command.iter().zip(&is_last).filter(|(_, last)| **last).map(|(node, _)| *node).collect();
-            add(self.down(faults_at..faults_at + records), last);
-        }
+        // All comes before the last node, so that nothing runs on behind the tick.
+        let mut is_last = vec![true; nodes.len()];
+        nodes.iter().flat_map(|(_, after)| after).for_each(|&earlier| is_last[earlier] = false);
+        let last = (0..nodes.len()).filter(|&at| is_last[at]).collect();
+        let way = Way::Down { number: self.device.plus(BLOCK_NUMBER), tick: self.host.plus(self.staging.tick_at) };
+        nodes.push((movers.carried(way, self.host, self.device, &ranges).ok_or_else(too_large)?, last));
         Ok(nodes)
     }
 
@@ -639,7 +760,7 @@ impl<'a> Build<'a> {
                 },
                 Passed::Faults => {
                     let record = self.of.record_of[at].unwrap_or(0);
-                    self.device.plus(self.staging.faults_at + record * FAULT_BYTES).address
+                    self.device.plus(self.staging.faults.start + record * FAULT_BYTES).address
                 }
             })
         };

@@ -8,15 +8,23 @@
 //! - Types are those of `cudarc`, at one version of the interface. Its functions are not called: they panic where a symbol is
 //!   missing, and return an enum that a newer driver's numbers do not fit. Statuses are numbers here.
 //! - Every call makes the context current on its thread first: callers come from any thread.
-//! - Dropping a handle calls nothing. It leaves what it held in the context's graveyard, which is emptied by whoever next
-//!   allocates or prepares, and by the device's watcher when nothing is in flight.
+//! - Dropping a handle calls nothing. What it held goes to the context's `reaper`, and so does the context itself.
+//! - The end of a graph is seen in memory: its last node writes a number where the host looks. The driver is asked only by who has
+//!   waited long, or the loss of the device would never be seen.
 //! - A status that the context does not survive loses the device: one cause, kept, and every later call fails with it.
+
+#[cfg(feature = "instruments")]
+mod instruments;
+mod reaper;
 
 use cudarc::driver::sys as raw;
 use lanes_core::device::DeviceError;
+use reaper::{Handles, Remains};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,7 +35,7 @@ pub(crate) const DRIVER_LEAST: u32 = 12_000;
 type Status = c_uint;
 
 const OUT_OF_MEMORY: Status = 2;
-/// An event that was recorded and is not yet reached.
+/// A queue that is not yet empty.
 const NOT_READY: Status = 600;
 /// What is wrong with a text given to the driver's compiler: invalid PTX, unsupported version, no image for this GPU, no
 /// compiler, symbol not found.
@@ -77,18 +85,27 @@ interface! {
     stream_create: "cuStreamCreate"(*mut raw::CUstream, c_uint);
     stream_destroy: "cuStreamDestroy_v2"(raw::CUstream);
     stream_wait: "cuStreamSynchronize"(raw::CUstream);
+    stream_query: "cuStreamQuery"(raw::CUstream);
     event_create: "cuEventCreate"(*mut raw::CUevent, c_uint);
     event_destroy: "cuEventDestroy_v2"(raw::CUevent);
     event_record: "cuEventRecord"(raw::CUevent, raw::CUstream);
-    event_query: "cuEventQuery"(raw::CUevent);
+    event_wait: "cuEventSynchronize"(raw::CUevent);
+    event_elapsed: "cuEventElapsedTime"(*mut f32, raw::CUevent, raw::CUevent);
     memory_allocate: "cuMemAlloc_v2"(*mut raw::CUdeviceptr, usize);
     memory_free: "cuMemFree_v2"(raw::CUdeviceptr);
+    memory_info: "cuMemGetInfo_v2"(*mut usize, *mut usize);
     host_allocate: "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
     host_free: "cuMemFreeHost"(*mut c_void);
     copy: "cuMemcpyAsync"(raw::CUdeviceptr, raw::CUdeviceptr, usize, raw::CUstream);
     copy_up: "cuMemcpyHtoDAsync_v2"(raw::CUdeviceptr, *const c_void, usize, raw::CUstream);
     copy_down: "cuMemcpyDtoHAsync_v2"(*mut c_void, raw::CUdeviceptr, usize, raw::CUstream);
     fill: "cuMemsetD8Async"(raw::CUdeviceptr, u8, usize, raw::CUstream);
+    link_create: "cuLinkCreate_v2"(c_uint, *mut c_uint, *mut *mut c_void, *mut raw::CUlinkState);
+    link_add: "cuLinkAddData_v2"(
+        raw::CUlinkState, c_uint, *mut c_void, usize, *const c_char, c_uint, *mut c_uint, *mut *mut c_void
+    );
+    link_end: "cuLinkComplete"(raw::CUlinkState, *mut *mut c_void, *mut usize);
+    link_destroy: "cuLinkDestroy"(raw::CUlinkState);
     module_load: "cuModuleLoadDataEx"(*mut raw::CUmodule, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
     module_unload: "cuModuleUnload"(raw::CUmodule);
     module_function: "cuModuleGetFunction"(*mut raw::CUfunction, raw::CUmodule, *const c_char);
@@ -101,10 +118,6 @@ interface! {
     );
     graph_copy: "cuGraphAddMemcpyNode"(
         *mut raw::CUgraphNode, raw::CUgraph, *const raw::CUgraphNode, usize, *const raw::CUDA_MEMCPY3D, raw::CUcontext
-    );
-    graph_fill: "cuGraphAddMemsetNode"(
-        *mut raw::CUgraphNode, raw::CUgraph, *const raw::CUgraphNode, usize, *const raw::CUDA_MEMSET_NODE_PARAMS_v1,
-        raw::CUcontext
     );
     graph_instantiate: "cuGraphInstantiateWithFlags"(*mut raw::CUgraphExec, raw::CUgraph, c_ulonglong);
     graph_launch: "cuGraphLaunch"(raw::CUgraphExec, raw::CUstream);
@@ -277,29 +290,22 @@ fn lost_devices() -> MutexGuard<'static, BTreeMap<usize, Arc<str>>> {
     LOST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The cause that lost a context, once it is lost.
+type Lost = Arc<OnceLock<Arc<str>>>;
+
 /// One device's context: all that is made on it holds it.
 pub(crate) struct Context {
-    driver: &'static Driver,
+    handles: Handles,
     ordinal: usize,
-    device: raw::CUdevice,
-    context: raw::CUcontext,
-    /// Turns, copies and fills.
-    stream: raw::CUstream,
-    /// Transfers of host calls, which wait for no turn.
-    side: raw::CUstream,
-    /// Events that mark nothing now: as many as were ever in flight at once.
-    events: Mutex<Vec<raw::CUevent>>,
-    lost: OnceLock<Arc<str>>,
-    graveyard: Mutex<Vec<Remains>>,
+    lost: Lost,
+    /// Graphs launched whose end nobody has seen yet.
+    flying: Arc<AtomicUsize>,
+    /// Where dropped handles leave what they held. It ends with the context, and so does its thread.
+    reaper: Sender<Remains>,
+    /// What the next launch is to fail with, where it is to.
+    #[cfg(feature = "instruments")]
+    refusing: AtomicU32,
 }
-
-// SAFETY: the driver's handles may be used from any thread, and every call makes the context current first.
-unsafe impl Send for Context {}
-// SAFETY: as above; what is mutable is behind locks.
-unsafe impl Sync for Context {}
-
-/// Room for as many events as can be in flight, so that keeping one never allocates.
-const EVENTS: usize = 256;
 
 /// How long whoever waits for a graph looks without pause: a thread that sleeps wakes 50 to 80 µs late, which is to be a small
 /// part of what it has waited.
@@ -307,22 +313,8 @@ const SPIN: Duration = Duration::from_millis(1);
 /// How long it asks to pause after that.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// The place in the stream behind a graph that was launched.
-pub struct Mark(raw::CUevent);
-
-// SAFETY: a handle without thread affinity, as for `Context`.
-unsafe impl Send for Mark {}
-
-/// What a dropped handle leaves.
-enum Remains {
-    Device(raw::CUdeviceptr),
-    Host(*mut c_void),
-    Module(raw::CUmodule),
-    Graph(raw::CUgraphExec),
-}
-
-// SAFETY: handles without thread affinity, as for `Context`.
-unsafe impl Send for Remains {}
+/// Launches before the first that is timed.
+const WARM_UP: usize = 5;
 
 impl Context {
     /// Of device `ordinal`.
@@ -331,18 +323,8 @@ impl Context {
             let what = format!("{cause}; CUDA in this process cannot be trusted any more: start another process");
             return Err(DeviceError::Lost(what.into()));
         }
-        let device = driver.device(ordinal)?;
-        let mut context = Self {
-            driver,
-            ordinal,
-            device,
-            context: ptr::null_mut(),
-            stream: ptr::null_mut(),
-            side: ptr::null_mut(),
-            events: Mutex::new(Vec::with_capacity(EVENTS)),
-            lost: OnceLock::new(),
-            graveyard: Mutex::default(),
-        };
+        let (device, none) = (driver.device(ordinal)?, ptr::null_mut());
+        let mut handles = Handles { driver, device, context: ptr::null_mut(), stream: none, side: none };
         let opened = |call, status| match driver.check(call, status) {
             Ok(()) => Ok(()),
             Err(failure) if failure.status == OUT_OF_MEMORY => {
@@ -350,15 +332,33 @@ impl Context {
             }
             Err(failure) => Err(unsupported(format!("CUDA device {ordinal} does not open: {}", failure.words()))),
         };
-        // SAFETY: a place for one handle. If it stays null, dropping `context` calls nothing.
-        opened("cuDevicePrimaryCtxRetain", unsafe { (driver.call.context_retain)(&mut context.context, device) })?;
-        // SAFETY: the context was just given out.
-        opened("cuCtxSetCurrent", unsafe { (driver.call.context_set)(context.context) })?;
-        for stream in [&mut context.stream, &mut context.side] {
-            // SAFETY: a place for one handle; 1 is a stream that does not wait for the default one.
-            opened("cuStreamCreate", unsafe { (driver.call.stream_create)(stream, 1) })?;
-        }
-        Ok(Arc::new(context))
+        let open = |handles: &mut Handles| {
+            // SAFETY: a place for one handle. If it stays null, closing calls nothing.
+            opened("cuDevicePrimaryCtxRetain", unsafe { (driver.call.context_retain)(&mut handles.context, device) })?;
+            // SAFETY: the context was just given out.
+            opened("cuCtxSetCurrent", unsafe { (driver.call.context_set)(handles.context) })?;
+            for stream in [&mut handles.stream, &mut handles.side] {
+                // SAFETY: a place for one handle; 1 is a stream that does not wait for the default one.
+                opened("cuStreamCreate", unsafe { (driver.call.stream_create)(stream, 1) })?;
+            }
+            Ok(())
+        };
+        let (lost, flying) = (Lost::default(), Arc::<AtomicUsize>::default());
+        let reaper = open(&mut handles).and_then(|()| {
+            let started = reaper::start(handles, Arc::clone(&lost), Arc::clone(&flying));
+            started.map_err(|error| unsupported(format!("a thread for CUDA device {ordinal}: {error}")))
+        });
+        // SAFETY: nobody else has the handles.
+        let reaper = reaper.inspect_err(|_| unsafe { handles.close() })?;
+        Ok(Arc::new(Self {
+            handles,
+            ordinal,
+            lost,
+            flying,
+            reaper,
+            #[cfg(feature = "instruments")]
+            refusing: AtomicU32::new(0),
+        }))
     }
 
     /// The cause that lost it, if it is lost.
@@ -375,10 +375,13 @@ impl Context {
         call: impl FnOnce(&Interface) -> Status,
     ) -> Result<(), DeviceError> {
         self.health()?;
+        let Some(_inside) = reaper::inside() else {
+            return Err(DeviceError::Lost("the process exits".into()));
+        };
+        let Handles { driver, context, .. } = self.handles;
         // SAFETY: the context lives as long as `self`.
-        let current = unsafe { (self.driver.call.context_set)(self.context) };
-        let current = self.driver.check("cuCtxSetCurrent", current);
-        let ended = current.and_then(|()| self.driver.check(name, call(&self.driver.call)));
+        let current = driver.check("cuCtxSetCurrent", unsafe { (driver.call.context_set)(context) });
+        let ended = current.and_then(|()| driver.check(name, call(&driver.call)));
         ended.map_err(|failure| self.error(&failure, what, asked))
     }
 
@@ -396,56 +399,59 @@ impl Context {
         }
     }
 
-    fn graveyard(&self) -> MutexGuard<'_, Vec<Remains>> {
-        self.graveyard.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Leaves what a dropped handle held to the reaper.
+    fn leave(&self, remains: Remains) {
+        // It listens as long as this sender lives, or the process exits.
+        let _ = self.reaper.send(remains);
     }
 
-    /// Gives back what dropped handles have left. Errors are nobody's: what cannot be freed is gone with the context.
-    pub fn bury(&self) {
-        let remains = std::mem::take(&mut *self.graveyard());
-        if remains.is_empty() || self.health().is_err() {
-            return;
-        }
-        // SAFETY: the context is alive; each handle was given out by it, and its one owner has been dropped.
-        unsafe {
-            let call = &self.driver.call;
-            (call.context_set)(self.context);
-            for one in remains {
-                match one {
-                    Remains::Device(address) => (call.memory_free)(address),
-                    Remains::Host(address) => (call.host_free)(address),
-                    Remains::Module(module) => (call.module_unload)(module),
-                    Remains::Graph(graph) => (call.graph_exec_destroy)(graph),
-                };
-            }
-        }
+    /// Waits until what dropped handles have left is given back.
+    fn settle(&self) {
+        let (tell, told) = mpsc::sync_channel(1);
+        self.leave(Remains::Now(tell));
+        let _ = told.recv();
     }
 
     /// `len` zeroed bytes for `what`: of the device, or of the host, where both reach them by one address.
     pub fn allocate(self: &Arc<Self>, what: &str, len: usize, host: bool) -> Result<Memory, DeviceError> {
-        self.bury();
         // The driver refuses 0.
         let room = len.max(1);
         let mut memory = Memory { context: Arc::clone(self), address: 0, len, host };
+        // Memory that was dropped may not be free yet.
+        memory.address = match self.room(what, room, host) {
+            Err(DeviceError::OutOfMemory { .. }) => {
+                self.settle();
+                self.room(what, room, host)?
+            }
+            got => got?,
+        };
+        let address = memory.address;
+        if host {
+            // SAFETY: just allocated, with at least as many bytes.
+            unsafe { ptr::with_exposed_provenance_mut::<u8>(address as usize).write_bytes(0, room) };
+        } else {
+            let side = self.handles.side;
+            // SAFETY: just allocated, with as many bytes.
+            self.call("cuMemsetD8Async", what, 0, |call| unsafe { (call.fill)(address, 0, room, side) })?;
+            self.wait(side, what)?;
+        }
+        Ok(memory)
+    }
+
+    /// The address of `room` bytes, which hold anything.
+    fn room(&self, what: &str, room: usize, host: bool) -> Result<raw::CUdeviceptr, DeviceError> {
         if host {
             let mut address = ptr::null_mut();
             // SAFETY: a place for one pointer; 1 | 2: pinned for all contexts, and mapped.
             let got = |call: &Interface| unsafe { (call.host_allocate)(&mut address, room, 1 | 2) };
-            self.call("cuMemHostAlloc", what, len as u64, got)?;
-            memory.address = address as raw::CUdeviceptr;
-            // SAFETY: just allocated, with at least as many bytes.
-            unsafe { address.cast::<u8>().write_bytes(0, room) };
-        } else {
-            let mut address = 0;
-            // SAFETY: a place for one address.
-            let got = |call: &Interface| unsafe { (call.memory_allocate)(&mut address, room) };
-            self.call("cuMemAlloc", what, len as u64, got)?;
-            memory.address = address;
-            // SAFETY: just allocated, with as many bytes.
-            self.call("cuMemsetD8Async", what, 0, |call| unsafe { (call.fill)(address, 0, room, self.side) })?;
-            self.wait(self.side, what)?;
+            self.call("cuMemHostAlloc", what, room as u64, got)?;
+            return Ok(address.expose_provenance() as raw::CUdeviceptr);
         }
-        Ok(memory)
+        let mut address = 0;
+        // SAFETY: a place for one address.
+        let got = |call: &Interface| unsafe { (call.memory_allocate)(&mut address, room) };
+        self.call("cuMemAlloc", what, room as u64, got)?;
+        Ok(address)
     }
 
     fn wait(&self, stream: raw::CUstream, what: &str) -> Result<(), DeviceError> {
@@ -460,10 +466,11 @@ impl Context {
             return self.health();
         }
         // SAFETY: `at` keeps it in bounds; the source outlives the wait.
-        let copied =
-            |call: &Interface| unsafe { (call.copy_up)(address, bytes.as_ptr().cast(), bytes.len(), self.side) };
+        let copied = |call: &Interface| unsafe {
+            (call.copy_up)(address, bytes.as_ptr().cast(), bytes.len(), self.handles.side)
+        };
         self.call("cuMemcpyHtoDAsync", "an upload", 0, copied)?;
-        self.wait(self.side, "an upload")
+        self.wait(self.handles.side, "an upload")
     }
 
     /// Copies out of device memory, from byte `offset` of it on.
@@ -474,9 +481,9 @@ impl Context {
         }
         let (to, len) = (into.as_mut_ptr(), into.len());
         // SAFETY: `at` keeps it in bounds; the target is borrowed until the wait is over.
-        let copied = |call: &Interface| unsafe { (call.copy_down)(to.cast(), address, len, self.side) };
+        let copied = |call: &Interface| unsafe { (call.copy_down)(to.cast(), address, len, self.handles.side) };
         self.call("cuMemcpyDtoHAsync", "a download", 0, copied)?;
-        self.wait(self.side, "a download")
+        self.wait(self.handles.side, "a download")
     }
 
     /// Copies `len` bytes between two memories, and waits.
@@ -489,8 +496,8 @@ impl Context {
             return self.health();
         }
         // SAFETY: in bounds, and the caller keeps others away.
-        self.call("cuMemcpyAsync", "a copy", 0, |call| unsafe { (call.copy)(to, from, len, self.stream) })?;
-        self.wait(self.stream, "a copy")
+        self.call("cuMemcpyAsync", "a copy", 0, |call| unsafe { (call.copy)(to, from, len, self.handles.stream) })?;
+        self.wait(self.handles.stream, "a copy")
     }
 
     /// Repeats `byte` over `len` bytes, and waits.
@@ -503,30 +510,86 @@ impl Context {
             return self.health();
         }
         // SAFETY: in bounds, and the caller keeps others away.
-        self.call("cuMemsetD8Async", "a fill", 0, |call| unsafe { (call.fill)(to, byte, len, self.stream) })?;
-        self.wait(self.stream, "a fill")
+        self.call("cuMemsetD8Async", "a fill", 0, |call| unsafe { (call.fill)(to, byte, len, self.handles.stream) })?;
+        self.wait(self.handles.stream, "a fill")
     }
 
-    /// Has the driver compile a module, `kernel` in errors, which hold its log.
-    pub fn module(self: &Arc<Self>, kernel: &str, text: &str) -> Result<Module, DeviceError> {
-        let build = |log: String| DeviceError::Build { kernel: kernel.to_owned(), log };
-        let text = CString::new(text).map_err(|_| build("a zero in the text".into()))?;
-        let (mut module, mut log) = (ptr::null_mut(), vec![0u8; 16 << 10]);
+    /// Runs `load` with two options that have it write its errors to a log, which an error that tells of a bad text then holds.
+    fn logged(
+        &self,
+        name: &'static str,
+        kernel: &str,
+        load: impl FnOnce(&Interface, c_uint, *mut c_uint, *mut *mut c_void) -> Status,
+    ) -> Result<(), DeviceError> {
+        let mut log = vec![0u8; 16 << 10];
         // The error log, and its size: the latter a number in the place of a pointer.
         let (mut options, size) = ([5, 6], ptr::without_provenance_mut::<c_void>(log.len()));
         let mut values = [log.as_mut_ptr().cast::<c_void>(), size];
-        // SAFETY: a text that ends in a zero, room for the log as long as the option says, and two options.
-        let loaded = self.call("cuModuleLoadDataEx", kernel, 0, |call| unsafe {
-            (call.module_load)(&mut module, text.as_ptr().cast(), 2, options.as_mut_ptr(), values.as_mut_ptr())
-        });
-        match loaded {
-            Ok(()) => Ok(Module { context: Arc::clone(self), module }),
-            Err(DeviceError::Build { log: said, .. }) => {
+        let (options, values) = (options.as_mut_ptr(), values.as_mut_ptr());
+        match self.call(name, kernel, 0, |call| load(call, 2, options, values)) {
+            Err(DeviceError::Build { kernel, log: said }) => {
                 let log = CStr::from_bytes_until_nul(&log).map(|log| log.to_string_lossy().into_owned());
-                Err(build(format!("{said}\n{}", log.unwrap_or_default()).trim_end().to_owned()))
+                let log = format!("{said}\n{}", log.unwrap_or_default()).trim_end().to_owned();
+                Err(DeviceError::Build { kernel, log })
             }
-            Err(other) => Err(other),
+            other => other,
         }
+    }
+
+    /// Loads a module, `kernel` in errors: of a text that ends in a zero, which the driver compiles, or of what [`Self::binary`]
+    /// gave.
+    fn load(self: &Arc<Self>, kernel: &str, image: &[u8]) -> Result<Module, DeviceError> {
+        let mut module = ptr::null_mut();
+        self.logged("cuModuleLoadDataEx", kernel, |call, count, options, values| {
+            // SAFETY: a place for one handle, an image as the driver wants it, and as many options as is said.
+            unsafe { (call.module_load)(&mut module, image.as_ptr().cast(), count, options, values) }
+        })?;
+        Ok(Module { context: Arc::clone(self), module })
+    }
+
+    /// Has the driver compile a module out of `text`, `kernel` in errors, which hold its log.
+    pub fn module(self: &Arc<Self>, kernel: &str, text: &str) -> Result<Module, DeviceError> {
+        self.load(kernel, ended(kernel, text)?.as_bytes_with_nul())
+    }
+
+    /// The module of a binary that [`Self::binary`] gave, here or elsewhere, for a GPU like this one.
+    ///
+    /// # Safety
+    /// It is whole: the driver may read past the end of one that was cut off.
+    pub unsafe fn module_of(self: &Arc<Self>, kernel: &str, binary: &[u8]) -> Result<Module, DeviceError> {
+        self.load(kernel, binary)
+    }
+
+    /// Has the driver compile `text` to a binary for this GPU.
+    pub fn binary(&self, kernel: &str, text: &str) -> Result<Vec<u8>, DeviceError> {
+        let text = ended(kernel, text)?;
+        let mut state = ptr::null_mut();
+        let (mut binary, mut len) = (ptr::null_mut::<c_void>(), 0usize);
+        // One call of ours for all of the driver's, since its log goes where the first one was told.
+        let made = self.logged("cuLinkComplete", kernel, |call, count, options, values| {
+            let bytes = text.as_bytes_with_nul();
+            // SAFETY: a place for one handle, and as many options as is said, which outlive the linker; 1 is a text; the
+            // linker reads it, and takes no name and no options for it.
+            unsafe {
+                let mut status = (call.link_create)(count, options, values, &mut state);
+                if status == 0 {
+                    let text = bytes.as_ptr().cast_mut().cast();
+                    let (none, nothing) = (ptr::null_mut(), ptr::null_mut());
+                    status = (call.link_add)(state, 1, text, bytes.len(), c"".as_ptr(), 0, none, nothing);
+                }
+                if status == 0 { (call.link_end)(state, &mut binary, &mut len) } else { status }
+            }
+        });
+        let copied = made.map(|()| {
+            // SAFETY: the driver says that there are so many bytes, which are the linker's until it is destroyed.
+            unsafe { std::slice::from_raw_parts(binary.cast::<u8>(), len) }.to_vec()
+        });
+        if !state.is_null() {
+            // SAFETY: made above, and used no more.
+            let gone = self.call("cuLinkDestroy", kernel, 0, |call| unsafe { (call.link_destroy)(state) });
+            gone.ok();
+        }
+        copied
     }
 
     /// Makes a graph of `nodes`, each after those whose numbers stand beside it, which are smaller than its own.
@@ -574,20 +637,7 @@ impl Context {
                 Node::Copy { to: target, from, bytes } => {
                     let copy = line_copy(*target, *from, *bytes);
                     self.call("cuGraphAddMemcpyNode", what, 0, |call| {
-                        (call.graph_copy)(to, graph, before, count, &raw const copy, self.context)
-                    })
-                }
-                Node::Clear { at, words } => {
-                    let fill = raw::CUDA_MEMSET_NODE_PARAMS_v1 {
-                        dst: at.address,
-                        pitch: 0,
-                        value: 0,
-                        elementSize: 4,
-                        width: *words,
-                        height: 1,
-                    };
-                    self.call("cuGraphAddMemsetNode", what, 0, |call| {
-                        (call.graph_fill)(to, graph, before, count, &raw const fill, self.context)
+                        (call.graph_copy)(to, graph, before, count, &raw const copy, self.handles.context)
                     })
                 }
                 Node::Launch { function, grid, block, shared_bytes, parameters } => {
@@ -615,84 +665,103 @@ impl Context {
         Ok(made)
     }
 
-    fn events(&self) -> MutexGuard<'_, Vec<raw::CUevent>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Launches a graph, and marks its end.
+    /// Launches a graph.
     ///
     /// # Safety
-    /// As [`Self::graph`], until [`Self::finish`] returns for the mark.
-    pub unsafe fn launch(&self, what: &str, graph: &Graph) -> Result<Mark, DeviceError> {
-        let kept = self.events().pop();
-        let event = match kept {
-            Some(event) => event,
-            None => {
-                let mut event = ptr::null_mut();
-                // SAFETY: a place for one handle; 2 is an event that keeps no time.
-                self.call("cuEventCreate", what, 0, |call| unsafe { (call.event_create)(&mut event, 2) })?;
-                event
+    /// As [`Self::graph`], until [`Self::finish`] returns for it.
+    pub unsafe fn launch(&self, what: &str, graph: &Graph) -> Result<(), DeviceError> {
+        let stream = self.handles.stream;
+        self.call("cuGraphLaunch", what, 0, |call| {
+            #[cfg(feature = "instruments")]
+            if let status @ 1.. = self.refusing.swap(0, Ordering::Relaxed) {
+                return status;
             }
-        };
-        // SAFETY: the graph is of this context, and the caller keeps its memory to it.
-        let launched = |call: &Interface| unsafe { (call.graph_launch)(graph.exec, self.stream) };
-        let launched = self.call("cuGraphLaunch", what, 0, launched);
-        let marked = launched.and_then(|()| {
-            // SAFETY: an event that marks nothing else, and a stream, both of this context.
-            let marked = |call: &Interface| unsafe { (call.event_record)(event, self.stream) };
-            // The graph must not run on where nobody waits for it.
-            self.call("cuEventRecord", what, 0, marked).or_else(|error| self.wait(self.stream, what).and(Err(error)))
-        });
-        match marked {
-            Ok(()) => Ok(Mark(event)),
-            Err(error) => {
-                self.events().push(event);
-                Err(error)
-            }
-        }
+            // SAFETY: the graph is of this context, and the caller keeps its memory to it.
+            unsafe { (call.graph_launch)(graph.exec, stream) }
+        })?;
+        self.flying.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
-    /// Waits until what was marked has ended.
-    pub fn finish(&self, what: &str, Mark(event): Mark) -> Result<(), DeviceError> {
-        let began = Instant::now();
-        // SAFETY: the context lives as long as `self`.
-        let current = unsafe { (self.driver.call.context_set)(self.context) };
-        let ended = loop {
-            self.health()?;
-            // SAFETY: the event is of the context, which this thread has made its own and does not change meanwhile.
-            let status = if current == 0 { unsafe { (self.driver.call.event_query)(event) } } else { current };
-            match status {
-                NOT_READY if began.elapsed() < SPIN => std::hint::spin_loop(),
-                NOT_READY => std::thread::sleep(PAUSE),
-                status => break self.driver.check("cuEventQuery", status),
+    /// Has the next launch fail with `status`, without being made.
+    #[cfg(feature = "instruments")]
+    pub fn refuse_launch(&self, status: u32) {
+        self.refusing.store(status, Ordering::Relaxed);
+    }
+
+    /// How long `graph` takes by the device's clock, `times` times over: from an event right before its launch to one right
+    /// after, as other programs are timed.
+    ///
+    /// # Safety
+    /// As [`Self::graph`], until it returns.
+    pub unsafe fn timed(&self, what: &str, graph: &Graph, times: usize) -> Result<Vec<Duration>, DeviceError> {
+        let mut ends = Timers { context: self, events: [ptr::null_mut(); 2] };
+        for event in &mut ends.events {
+            // SAFETY: a place for one handle; 0 is an event that keeps its time.
+            self.call("cuEventCreate", what, 0, |call| unsafe { (call.event_create)(event, 0) })?;
+        }
+        let [from, to] = ends.events;
+        let mut taken = Vec::with_capacity(times);
+        for at in 0..times.saturating_add(WARM_UP) {
+            let mut milliseconds = 0f32;
+            // SAFETY: events, stream and graph are of this context, and the caller keeps the graph's memory to it.
+            unsafe {
+                self.call("cuEventRecord", what, 0, |call| (call.event_record)(from, self.handles.stream))?;
+                self.call("cuGraphLaunch", what, 0, |call| (call.graph_launch)(graph.exec, self.handles.stream))?;
+                self.call("cuEventRecord", what, 0, |call| (call.event_record)(to, self.handles.stream))
+                    .or_else(|error| self.wait(self.handles.stream, what).and(Err(error)))?;
+                self.call("cuEventSynchronize", what, 0, |call| (call.event_wait)(to))?;
+                self.call("cuEventElapsedTime", what, 0, |call| (call.event_elapsed)(&mut milliseconds, from, to))?;
             }
-        };
-        self.events().push(event);
-        ended.map_err(|failure| self.error(&failure, what, 0))
+            if at >= WARM_UP {
+                taken.push(Duration::try_from_secs_f32(milliseconds / 1e3).unwrap_or_default());
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Waits until the last node of a launched graph has written `number` to `tick`.
+    pub fn finish(&self, what: &str, tick: &AtomicU32, number: u32) -> Result<(), DeviceError> {
+        let ended = self.ticked(what, tick, number);
+        self.flying.fetch_sub(1, Ordering::Relaxed);
+        ended
+    }
+
+    fn ticked(&self, what: &str, tick: &AtomicU32, number: u32) -> Result<(), DeviceError> {
+        let began = Instant::now();
+        // Acquire: what the graph wrote to the host's memory before is seen.
+        let is_there = || tick.load(Ordering::Acquire) == number;
+        while !is_there() {
+            if began.elapsed() < SPIN {
+                std::hint::spin_loop();
+                continue;
+            }
+            let (mut is_over, stream) = (true, self.handles.stream);
+            // SAFETY: a stream of this context.
+            self.call("cuStreamQuery", what, 0, |call| match unsafe { (call.stream_query)(stream) } {
+                NOT_READY => {
+                    is_over = false;
+                    0
+                }
+                status => status,
+            })?;
+            if is_over && !is_there() {
+                return Err(DeviceError::Fault {
+                    at: what.to_owned(),
+                    what: "its graph ended without saying so".into(),
+                });
+            }
+            if !is_over {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        Ok(())
     }
 }
 
-impl Drop for Context {
-    fn drop(&mut self) {
-        // Nothing of it is left but what lies in the graveyard. A lost context frees nothing any more.
-        self.bury();
-        if self.context.is_null() {
-            return;
-        }
-        // SAFETY: the streams are of this context, idle, and nobody else's; the context was retained once.
-        unsafe {
-            let call = &self.driver.call;
-            (call.context_set)(self.context);
-            for event in self.events.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
-                (call.event_destroy)(event);
-            }
-            for stream in [self.stream, self.side].into_iter().filter(|stream| !stream.is_null()) {
-                (call.stream_destroy)(stream);
-            }
-            (call.context_set)(ptr::null_mut());
-            (call.context_release)(self.device);
-        }
-    }
+/// A text as the driver wants it: with a zero at its end, and none before.
+fn ended(kernel: &str, text: &str) -> Result<CString, DeviceError> {
+    CString::new(text).map_err(|_| DeviceError::Build { kernel: kernel.to_owned(), log: "a zero in the text".into() })
 }
 
 /// A copy of one line, as the driver wants it.
@@ -729,6 +798,21 @@ fn line_copy(to: Address, from: Address, bytes: usize) -> raw::CUDA_MEMCPY3D {
     }
 }
 
+/// Events that keep their time.
+struct Timers<'a> {
+    context: &'a Context,
+    events: [raw::CUevent; 2],
+}
+
+impl Drop for Timers<'_> {
+    fn drop(&mut self) {
+        for event in self.events.into_iter().filter(|event| !event.is_null()) {
+            // SAFETY: made by the context, which is alive, and owned here; its thread has it current since.
+            unsafe { (self.context.handles.driver.call.event_destroy)(event) };
+        }
+    }
+}
+
 /// A graph that is being put together.
 struct Template<'a> {
     context: &'a Context,
@@ -738,7 +822,7 @@ struct Template<'a> {
 impl Drop for Template<'_> {
     fn drop(&mut self) {
         // SAFETY: made by this context and owned here; what was instantiated from it stays.
-        unsafe { (self.context.driver.call.graph_destroy)(self.graph) };
+        unsafe { (self.context.handles.driver.call.graph_destroy)(self.graph) };
     }
 }
 
@@ -786,6 +870,15 @@ impl Memory {
         self.address + offset as u64
     }
 
+    /// The word at byte `offset` of the host's memory, which the device writes and the host only looks at.
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
+        assert!(self.host && offset.is_multiple_of(4), "the host looks at aligned words of its own memory");
+        let address = self.at(offset, 4) as usize;
+        // SAFETY: an aligned word inside memory that lives as long as `self`, zeroed when it was allocated; whoever else of the
+        // host looks at it does so atomically.
+        unsafe { AtomicU32::from_ptr(ptr::with_exposed_provenance_mut(address)) }
+    }
+
     /// `len` bytes of the host's memory, from byte `offset` on.
     ///
     /// # Safety
@@ -805,7 +898,7 @@ impl Drop for Memory {
         if self.address != 0 {
             let host = || Remains::Host(ptr::with_exposed_provenance_mut(self.address as usize));
             let remains = if self.host { host() } else { Remains::Device(self.address) };
-            self.context.graveyard().push(remains);
+            self.context.leave(remains);
         }
     }
 }
@@ -842,7 +935,7 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        self.context.graveyard().push(Remains::Module(self.module));
+        self.context.leave(Remains::Module(self.module));
     }
 }
 
@@ -864,8 +957,6 @@ pub(crate) enum Node<'a> {
     Nothing,
     /// A copy.
     Copy { to: Address, from: Address, bytes: usize },
-    /// Zeros, by words of 4 bytes.
-    Clear { at: Address, words: usize },
     /// A launch. A parameter is the low bytes of its number, as many as the kernel declares.
     Launch { function: &'a Function, grid: [u32; 3], block: [u32; 3], shared_bytes: u32, parameters: Vec<u64> },
 }
@@ -883,7 +974,7 @@ unsafe impl Sync for Graph {}
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        self.context.graveyard().push(Remains::Graph(self.exec));
+        self.context.leave(Remains::Graph(self.exec));
     }
 }
 

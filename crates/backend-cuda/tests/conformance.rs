@@ -8,7 +8,9 @@ use std::sync::Arc;
 /// How the first GPU is opened; where there is none, says why and that a test is left out.
 fn gpu() -> Option<Open<'static>> {
     match CudaDevice::open(0, CudaOptions::default()) {
-        Ok(_) => Some(&|budget| Arc::new(CudaDevice::open(0, CudaOptions { budget }).expect("it opened before"))),
+        Ok(_) => Some(&|budget| {
+            Arc::new(CudaDevice::open(0, CudaOptions { budget, ..Default::default() }).expect("it opened before"))
+        }),
         Err(DeviceError::Unsupported { what }) => {
             eprintln!("left out: {what}");
             None

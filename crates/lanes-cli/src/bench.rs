@@ -1,4 +1,6 @@
 //! `lanes bench`: latency and throughput per stream count, closed loop and paced, from one driving thread.
+//!
+//! - Beside them stands what a device with a clock of its own says of one turn: all of it, and the commands alone.
 
 use crate::args::BenchArgs;
 use crate::error::{CliError, CliResult};
@@ -6,15 +8,18 @@ use crate::load::{self, Loaded};
 use crate::quantile::{Latency, micros};
 use crate::run::progress_bar;
 use crate::say::{self, count};
-use crate::serve::{Drive, drive};
+use crate::serve::{Drive, chain, drive};
 use crate::source::Source;
 use lanes::device::Device;
+use lanes::lanes::LanedModel;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a row is measured when `--turns` is not given.
 const SECONDS_PER_ROW: f64 = 2.0;
+/// Turns that are timed by the device's own clock.
+const DEVICE_SAMPLES: usize = 50;
 /// Turns of warm-up and calibration.
 const WARM_UP_TURNS: usize = 8;
 
@@ -39,6 +44,18 @@ struct Row {
     latency_us: Latency,
     seats_per_turn: f64,
     realtime_streams: Option<f64>,
+    /// What the device says of turns of the row's seats; `null` for one that keeps no time.
+    device_us: Option<DeviceTime>,
+}
+
+/// Medians, in microseconds, of graphs timed one after the other, as other engines' are.
+#[derive(Clone, Copy, Serialize)]
+struct DeviceTime {
+    seats: u32,
+    /// Inputs and rows up, commands, outputs down.
+    turn: f64,
+    /// The commands alone: inputs lie on the device, outputs stay there.
+    compute: Option<f64>,
 }
 
 /// Runs the command.
@@ -66,14 +83,15 @@ pub fn run(args: &BenchArgs) -> CliResult {
         let threads = count(report.threads, "thread");
         say::line(&format!("{} on {} ({}), {threads}", report.model, report.backend, report.device))?;
         say::line(
-            "streams  mode    calls/s  µs/seat  turn p50 µs  latency p50 / p99 µs  seats/turn  real-time streams",
+            "streams  mode    calls/s  µs/seat  turn p50 µs  latency p50 / p99 µs  seats/turn  real-time streams  device turn / compute µs",
         )?;
     }
     let bar = progress_bar(args.streams.len() as u64);
     for &streams in &args.streams {
         let paced = frame_ms.map(|ms| Some(Duration::from_secs_f64(ms / 1000.0)));
+        let device_us = device_time(args, &device, &loaded, streams)?;
         for pace in [None].into_iter().chain(paced) {
-            let row = row(args, &device, &loaded, streams, pace, frame_ms)?;
+            let row = Row { device_us, ..row(args, &device, &loaded, streams, pace, frame_ms)? };
             if !args.json {
                 // As it comes, so that one who has seen enough stops the rest.
                 bar.suspend(|| say::line(&shown(&row)))?;
@@ -90,8 +108,12 @@ fn shown(row: &Row) -> String {
     let streams = row.realtime_streams.map_or("-".to_owned(), |s| format!("{s:.0}"));
     // Of a paced row it would say how often calls were due, and nothing of the seat.
     let us_per_seat = if row.mode == "paced" { "-".to_owned() } else { format!("{:.2}", row.us_per_seat) };
+    let device = row.device_us.map_or("-".to_owned(), |device| {
+        let compute = device.compute.map_or("-".to_owned(), |compute| format!("{compute:.1}"));
+        format!("{:.1} / {compute}", device.turn)
+    });
     format!(
-        "{:7}  {:6} {:8.0} {us_per_seat:>8} {:12.1} {:10.1} / {:8.1} {:11.1}  {streams}",
+        "{:7}  {:6} {:8.0} {us_per_seat:>8} {:12.1} {:10.1} / {:8.1} {:11.1}  {streams:>17}  {device}",
         row.streams,
         row.mode,
         row.calls_per_s,
@@ -100,6 +122,38 @@ fn shown(row: &Row) -> String {
         row.latency_us.p99,
         row.seats_per_turn
     )
+}
+
+/// What the device says of a turn of all `streams`, as far as one turn has seats for them.
+fn device_time(
+    args: &BenchArgs,
+    device: &Arc<dyn Device>,
+    loaded: &Loaded,
+    streams: u32,
+) -> CliResult<Option<DeviceTime>> {
+    if !device.capabilities().clock {
+        return Ok(None);
+    }
+    let lanes = args.serve.lanes.unwrap_or(streams);
+    let seats = streams.min(lanes).min(args.serve.max_seats.unwrap_or(lanes));
+    let planned = load::planned(device, &loaded.model, &args.model)?;
+    let stacked = |(source, port): (&Source, &lanes::Port)| {
+        let seats = if port.scope == lanes::Scope::Seat { seats as usize } else { 1 };
+        let mut bytes = vec![0; source.bytes() * seats];
+        let places = bytes.chunks_exact_mut(source.bytes().max(1));
+        places.enumerate().for_each(|(stream, place)| source.fill(stream, 0, place));
+        bytes
+    };
+    let inputs: Vec<Vec<u8>> = loaded.sources.iter().zip(&planned.signature().inputs).map(stacked).collect();
+    let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+    let times = planned.measure(seats, &inputs, DEVICE_SAMPLES);
+    let times = times
+        .map_err(|why| CliError::failed(format!("timing {} on the device: {}", count(seats, "seat"), chain(&why))))?;
+    let median = |mut samples: Vec<Duration>| {
+        samples.sort_unstable();
+        samples.get(samples.len() / 2).map(|&median| micros(median))
+    };
+    Ok(times.and_then(|times| Some(DeviceTime { seats, turn: median(times.turn)?, compute: median(times.compute) })))
 }
 
 fn row(
@@ -159,5 +213,6 @@ fn row(
         latency_us: Latency::of(&mut served.latencies),
         seats_per_turn: (stats.seats - before.seats) as f64 / (stats.turns - before.turns).max(1) as f64,
         realtime_streams: frame_ms.map(|ms| calls_per_s * ms / 1000.0),
+        device_us: None,
     })
 }

@@ -20,6 +20,7 @@ pub fn run(args: &DevicesArgs) -> CliResult {
                     "capabilities": {
                         "units": device.units, "buffer_bytes_max": device.buffer_bytes_max, "slots_max": device.slots_max,
                         "unified": device.unified, "grid_barrier": device.grid_barrier, "atomics_64": device.atomics_64,
+                        "clock": device.clock,
                     },
                 })
             })

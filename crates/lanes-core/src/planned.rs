@@ -8,7 +8,7 @@
 
 use crate::device::{
     Completion, Device, DeviceError, Executable, MemoryUse, Placement, PrepareOptions, Purpose, RowCheck, Slot,
-    StateRows,
+    StateRows, TurnTimes,
 };
 use crate::lanes::{Capacity, Identity, LanedModel, Refusal, RowId, SeatRows};
 use crate::plan::{Plan, identity};
@@ -82,6 +82,29 @@ impl PlannedModel {
             let state = prepared.states.iter().map(|state| state.buffer().bytes()).sum();
             prepared.executable.memory() + MemoryUse { state, ..MemoryUse::default() }
         })
+    }
+
+    /// How long turns of `seats` seats take by the device's own clock, `samples` times over, prepared for exactly as many; `None`
+    /// where it cannot tell. `inputs` are stacked, by port of the signature; each seat reads a row of its own, which holds the
+    /// initial value. Rows are allocated for it and given back: a model that serves is not disturbed.
+    pub fn measure(&self, seats: u32, inputs: &[&[u8]], samples: usize) -> Result<Option<TurnTimes>, DeviceError> {
+        let count = seats.checked_mul(2).and_then(|rows| rows.checked_add(1));
+        let Some(count) = count.filter(|_| seats > 0) else {
+            return Err(DeviceError::Invalid { what: format!("turns of {seats} seats") });
+        };
+        let capacity = Capacity { rows: count, max_seats: seats };
+        self.check_budget(capacity, 1)?;
+        let states = self.allocate_states(capacity)?;
+        for (state, spec) in states.iter().zip(&self.signature.states) {
+            let initial = spec.initial.iter().flat_map(|initial| initial.repeat(seats as usize));
+            self.device.write(state.buffer(), 0, &initial.collect::<Vec<u8>>())?;
+        }
+        let rows = |seat| SeatRows { read: RowId(seat), write: RowId(seats + seat) };
+        let turn: Vec<SeatRows> = (0..seats).map(rows).collect();
+        let mut check = if states.is_empty() { RowCheck::stateless(capacity) } else { RowCheck::new(capacity) };
+        let checked = self.plan.check(&self.planned).map_err(|error| error.of_plan(&self.plan.name))?;
+        let options = PrepareOptions { capacity, slots: 1, states: &states, residents: &[], overlap: false };
+        self.device.measure(&checked, &options, inputs, check.check(&turn)?, samples)
     }
 
     /// Refuses a capacity whose rows and staging alone pass the budget, before the first of them is allocated.

@@ -312,6 +312,7 @@ fn tolerance(kernel: &Kernel) -> f64 {
                 | Unary::AcosF
                 | Unary::AtanF
                 | Unary::ExpF
+                | Unary::ApproximateExpF
                 | Unary::SinTurnsF
                 | Unary::CosTurnsF
         ),

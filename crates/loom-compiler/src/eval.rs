@@ -165,6 +165,7 @@ pub fn unary(op: Unary, ty: ScalarType, x: u64) -> u64 {
         Unary::RoundF => float(f32::round, f64::round),
         Unary::RoundEvenF => float(f32::round_ties_even, f64::round_ties_even),
         Unary::ExpF => float(math::exp, f64::exp),
+        Unary::ApproximateExpF => float(math::approximate_exp, f64::exp),
         Unary::Exp2F => float(math::exp2, f64::exp2),
         Unary::Expm1F => float(math::expm1, f64::exp_m1),
         Unary::LogF => float(math::log, f64::ln),
@@ -447,8 +448,11 @@ pub enum Op {
     Blend,
     /// `(a - b)·c`, f32: difference and product are rounded.
     ScaledDifference,
-    /// `exp(a - b)`, f32: the difference is rounded.
-    ExpDifference,
+    /// `exp(a - b)`, f32: the difference is rounded. The function is [`Unary::ExpF`] or [`Unary::ApproximateExpF`].
+    ExpDifference {
+        /// Whether it is the latter.
+        approximate: bool,
+    },
 }
 
 impl Op {
@@ -470,7 +474,7 @@ impl Op {
     pub const fn operands(self) -> usize {
         match self {
             Self::Move(_) | Self::Unary(..) | Self::Classify(..) | Self::Convert(..) => 1,
-            Self::Binary(..) | Self::CompareI(..) | Self::CompareF(..) | Self::ExpDifference => 2,
+            Self::Binary(..) | Self::CompareI(..) | Self::CompareF(..) | Self::ExpDifference { .. } => 2,
             Self::Ternary(..) | Self::Select(_) | Self::FmaExtended(_) | Self::Blend | Self::ScaledDifference => 3,
         }
     }
@@ -493,7 +497,7 @@ impl Op {
                     ty
                 }
             }
-            Self::Blend | Self::ScaledDifference | Self::ExpDifference => ScalarType::F32,
+            Self::Blend | Self::ScaledDifference | Self::ExpDifference { .. } => ScalarType::F32,
             Self::FmaExtended(ty) => {
                 if at == 2 {
                     ScalarType::F32
@@ -530,7 +534,9 @@ impl Op {
                 let difference = binary(Binary::SubF, ScalarType::F32, b, c);
                 ternary(Ternary::FmaF, ScalarType::F32, a, difference, c)
             }
-            Self::ExpDifference => unary(Unary::ExpF, ScalarType::F32, binary(Binary::SubF, ScalarType::F32, a, b)),
+            Self::ExpDifference { approximate } => {
+                unary(Unary::exp(approximate), ScalarType::F32, binary(Binary::SubF, ScalarType::F32, a, b))
+            }
             Self::ScaledDifference => {
                 let difference = binary(Binary::SubF, ScalarType::F32, a, b);
                 binary(Binary::MulF, ScalarType::F32, difference, c)
@@ -544,7 +550,7 @@ impl Op {
             Self::Move(ty) | Self::Unary(_, ty) | Self::Binary(_, ty) | Self::Ternary(_, ty) | Self::Select(ty) => ty,
             Self::CompareI(..) | Self::CompareF(..) | Self::Classify(..) => ScalarType::I1,
             Self::Convert(_, _, ty) => ty,
-            Self::FmaExtended(_) | Self::Blend | Self::ScaledDifference | Self::ExpDifference => ScalarType::F32,
+            Self::FmaExtended(_) | Self::Blend | Self::ScaledDifference | Self::ExpDifference { .. } => ScalarType::F32,
         }
     }
 }

@@ -200,7 +200,7 @@ pub(crate) fn unary(op: Unary, ty: ScalarType) -> Option<Steps> {
             let one = if ty == F64 { double(1.0) } else { single(1.0) };
             p.div(one, root)
         }
-        (Unary::ExpF, F64) => p.exp_f64(x),
+        (Unary::ExpF | Unary::ApproximateExpF, F64) => p.exp_f64(x),
         (_, F32) => p.function(op, x)?,
         _ => return None,
     };
@@ -282,6 +282,7 @@ impl Steps {
         let p = self;
         Some(match op {
             Unary::ExpF => p.exp(x),
+            Unary::ApproximateExpF => p.approximate_exp(x),
             Unary::Exp2F => {
                 let wide = p.widened(x);
                 let scaled = p.mul(wide, double(LN_2));
@@ -524,6 +525,23 @@ impl Steps {
     fn exp(&mut self, x: Value) -> Value {
         let (value, scale) = self.exp_parts(x);
         self.mul(value, scale)
+    }
+
+    fn approximate_exp(&mut self, x: Value) -> Value {
+        let p = self;
+        let below = p.lt(x, single(-87.3));
+        let x = p.select(below, single(-87.3), x);
+        let above = p.gt(x, single(89.0));
+        let x = p.select(above, single(89.0), x);
+        let shifted = p.fma(x, single(std::f32::consts::LOG2_E), single(ROUND_F32));
+        let n = p.sub(shifted, single(ROUND_F32));
+        let r = p.fma(n, single(-std::f32::consts::LN_2), x);
+        let value = p.poly32(r, &coefficients::TWICE_EXP);
+        let bits = p.bits(shifted);
+        let biased = p.binary(Binary::AddI, bits, int(I32, 126));
+        let scale = p.binary(Binary::ShlI, biased, int(I32, 23));
+        let scale = p.float(scale);
+        p.mul(value, scale)
     }
 
     /// e^−|x|, and one more than that.
@@ -980,8 +998,31 @@ mod tests {
     fn functions_of_our_own_are_the_same_bits() {
         use Unary::*;
         for op in [
-            SignF, RoundF, ExpF, Exp2F, Expm1F, LogF, Log2F, Log10F, Log1pF, RsqrtF, CbrtF, SinhF, CoshF, TanhF,
-            AsinhF, AcoshF, AtanhF, ErfF, ErfcF, LogisticF, SiluF, SoftplusF, GeluErfF, GeluTanhF,
+            SignF,
+            RoundF,
+            ExpF,
+            ApproximateExpF,
+            Exp2F,
+            Expm1F,
+            LogF,
+            Log2F,
+            Log10F,
+            Log1pF,
+            RsqrtF,
+            CbrtF,
+            SinhF,
+            CoshF,
+            TanhF,
+            AsinhF,
+            AcoshF,
+            AtanhF,
+            ErfF,
+            ErfcF,
+            LogisticF,
+            SiluF,
+            SoftplusF,
+            GeluErfF,
+            GeluTanhF,
         ] {
             let steps = unary(op, F32).expect("it has steps");
             for x in sweep() {

@@ -22,6 +22,8 @@ use std::f64::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E, LOG10_E};
 pub(crate) mod coefficients {
     /// (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2: 3.2e-9 relative to e^r.
     pub const EXP: [f32; 5] = [0.499_999_94, 0.166_665_18, 0.041_668_423, 0.008_369_063, 0.001_381_391_2];
+    /// 2 e^r for |r| <= ln(2) / 2: 9.2e-8 relative.
+    pub const TWICE_EXP: [f32; 6] = [2.0, 1.999_999_4, 0.999_982_96, 0.333_353_04, 0.083_796_35, 0.016_578_724];
     /// (ln(1 + f) - f + f^2 / 2) / f^3 for |f| <= 1/3: 4.6e-9 relative to ln(1 + f).
     pub const LOG: [f32; 8] = [
         0.333_332_15,
@@ -146,6 +148,21 @@ fn power_of_two(n: i32) -> f32 {
 pub fn exp(x: f32) -> f32 {
     let (p, scale) = exp_parts(x);
     p * scale
+}
+
+/// e^x for those who ask for an approximation: 6 ulp, but 0 below -86.99, where e^x is less than 2^-125.5. Half the
+/// instructions of [`exp`].
+#[inline(always)]
+pub fn approximate_exp(x: f32) -> f32 {
+    // Written so that a NaN passes.
+    let x = if x < -87.3 { -87.3 } else { x };
+    let x = if x > 89.0 { 89.0 } else { x };
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND_F32);
+    let n = shifted - ROUND_F32;
+    let r = n.mul_add(-std::f32::consts::LN_2, x);
+    // 2^(n-1), which is finite for the greatest n and 0 for the least; the low bits of `shifted` are n.
+    let scale = f32::from_bits(shifted.to_bits().wrapping_add(126) << 23);
+    poly(r, coefficients::TWICE_EXP) * scale
 }
 
 /// ln x. 1 ulp.

@@ -43,6 +43,8 @@ pub enum Unary {
     RoundEvenF,
     /// e^x.
     ExpF,
+    /// e^x as far as `afn` asks for it: see [`math::approximate_exp`](crate::math::approximate_exp).
+    ApproximateExpF,
     /// 2^x.
     Exp2F,
     /// e^x − 1.
@@ -106,6 +108,11 @@ pub enum Unary {
 }
 
 impl Unary {
+    /// The exponential, as exact as any other function, or as far as `afn` asks for.
+    pub const fn exp(approximate: bool) -> Self {
+        if approximate { Self::ApproximateExpF } else { Self::ExpF }
+    }
+
     /// Whether it takes floats; else it takes integers.
     pub const fn is_float(self) -> bool {
         match self {
@@ -119,6 +126,7 @@ impl Unary {
             | Self::RoundF
             | Self::RoundEvenF
             | Self::ExpF
+            | Self::ApproximateExpF
             | Self::Exp2F
             | Self::Expm1F
             | Self::LogF

@@ -80,6 +80,7 @@ fn softplus(x: f64) -> f64 {
 
 fn sweep(stride: usize) {
     check("exp", 1.0, stride, math::exp, f64::exp);
+    check("approximate exp", 6.0, stride, math::approximate_exp, |x| if x < -86.99 { 0.0 } else { x.exp() });
     check("log", 1.0, stride, math::log, |x| log_of(x, f64::ln));
     check("tanh", 1.5, stride, math::tanh, f64::tanh);
     // Written for the reference's own sake: 1/(1 + e^-x) overflows to the right limits in f64.
@@ -210,12 +211,12 @@ fn vectorised_and_scalar_bits_agree() {
             macro_rules! go {
                 ($($i:literal $f:ident),*) => { match f { $($i => for (o, &x) in out.iter_mut().zip(x) { *o = math::$f(x) },)* _ => unreachable!() } };
             }
-            go!(0 exp, 1 log, 2 tanh, 3 logistic, 4 silu, 5 erf, 6 rsqrt, 7 exp2, 8 log2, 9 softplus, 10 erfc, 11 gelu_erf, 12 gelu_tanh, 13 cbrt, 14 log1p, 15 expm1)
+            go!(0 exp, 1 log, 2 tanh, 3 logistic, 4 silu, 5 erf, 6 rsqrt, 7 exp2, 8 log2, 9 softplus, 10 erfc, 11 gelu_erf, 12 gelu_tanh, 13 cbrt, 14 log1p, 15 expm1, 16 approximate_exp)
         }
         if !std::is_x86_feature_detected!("avx2") || !std::is_x86_feature_detected!("fma") {
             return;
         }
-        let scalar: [fn(f32) -> f32; 16] = [
+        let scalar: [fn(f32) -> f32; 17] = [
             math::exp,
             math::log,
             math::tanh,
@@ -232,6 +233,7 @@ fn vectorised_and_scalar_bits_agree() {
             math::cbrt,
             math::log1p,
             math::expm1,
+            math::approximate_exp,
         ];
         let x: Vec<f32> = patterns(400_009).collect();
         let mut out = vec![0.0; x.len()];

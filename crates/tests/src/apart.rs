@@ -4,7 +4,7 @@
 
 use lanes_core::device::{
     Buffer, Capabilities, Completion, Device, DeviceError, Executable, MemoryReport, Placement, PrepareOptions,
-    Purpose, RowOp, Slot, StateRows, TurnRows,
+    Purpose, RowOp, Slot, StateRows, TurnRows, TurnTimes,
 };
 use lanes_core::plan::Checked;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -87,6 +87,17 @@ impl Device for Apart {
         after: &[Completion],
     ) -> Result<Completion, DeviceError> {
         self.inner.submit(executable, slot, turn, after)
+    }
+
+    fn measure(
+        &self,
+        plan: &Checked<'_>,
+        options: &PrepareOptions<'_>,
+        inputs: &[&[u8]],
+        turn: TurnRows<'_>,
+        samples: usize,
+    ) -> Result<Option<TurnTimes>, DeviceError> {
+        self.inner.measure(plan, options, inputs, turn, samples)
     }
 
     fn memory(&self) -> MemoryReport {

@@ -15,7 +15,7 @@
 use crate::random::Random;
 use lanes_core::device::{
     Buffer, Capabilities, Completer, Completion, Device, DeviceError, Executable, MemoryReport, Outcome, Placement,
-    PrepareOptions, Purpose, RowOp, Slot, SlotObject, StateRows, TurnRows,
+    PrepareOptions, Purpose, RowOp, Slot, SlotObject, StateRows, TurnRows, TurnTimes,
 };
 use lanes_core::plan::Checked;
 use std::collections::VecDeque;
@@ -468,6 +468,17 @@ impl Device for FaultyDevice {
         })?;
         slot.last = (!completion.is_done()).then(|| completion.clone());
         Ok(completion)
+    }
+
+    fn measure(
+        &self,
+        plan: &Checked<'_>,
+        options: &PrepareOptions<'_>,
+        inputs: &[&[u8]],
+        turn: TurnRows<'_>,
+        samples: usize,
+    ) -> Result<Option<TurnTimes>, DeviceError> {
+        self.through(|inner| inner.measure(plan, options, inputs, turn, samples))
     }
 
     fn memory(&self) -> MemoryReport {

@@ -61,6 +61,10 @@ macro_rules! conformance {
                 $crate::memory::rows($open);
             }
             #[test]
+            fn turns_are_timed_where_there_is_a_clock() {
+                $crate::slots::timed($open);
+            }
+            #[test]
             fn slots_are_leased_and_own_what_they_touch() {
                 $crate::slots::leases($open);
             }

@@ -4,9 +4,12 @@ use crate::Open;
 use crate::plans::recurrent;
 use lanes_core::device::{
     Completion, Device, DeviceError, Executable, Outcome, Placement, PrepareOptions, Purpose, RowCheck, StateRows,
+    TurnTimes,
 };
-use lanes_core::lanes::{Capacity, RowId, SeatRows};
+use lanes_core::lanes::{Capacity, LanedModel, RowId, SeatRows};
+use lanes_core::planned::PlannedModel;
 use std::sync::Arc;
+use std::time::Duration;
 
 const CAPACITY: Capacity = Capacity { rows: 6, max_seats: 3 };
 const SEAT: SeatRows = SeatRows { read: RowId(5), write: RowId(2) };
@@ -100,4 +103,40 @@ pub fn refusals(open: Open<'_>) {
     let turn = stateless.check(&outside).unwrap();
     assert!(matches!(device.submit(&executable, &mut slot, turn, &[]), Err(DeviceError::Invalid { .. })));
     assert!(matches!(open(None).lease(&executable), Err(DeviceError::Invalid { .. })));
+}
+
+/// A device with a clock times a turn as often as asked, beside a model that serves and is not disturbed; one without says so.
+pub fn timed(open: Open<'_>) {
+    let (device, (plan, signature)) = (open(None), recurrent());
+    let mut model = PlannedModel::new(Arc::clone(&device), plan, signature).unwrap();
+    let before = device.memory().used;
+    let input = vec![0; 5 * 96 * 4];
+    let times = model.measure(5, &[&input], 7).unwrap();
+    assert_eq!(device.memory().used, before, "what was made for it is given back");
+    assert_eq!(times.is_some(), device.capabilities().clock);
+    if let Some(TurnTimes { turn, compute }) = times {
+        assert!(turn.len() == 7 && turn.iter().all(|taken| !taken.is_zero()), "{turn:?}");
+        assert!(compute.is_empty() || compute.len() == 7, "{compute:?}");
+        // The commands are a part of the turn; medians, since a sample may be disturbed.
+        let median = |mut samples: Vec<Duration>| {
+            samples.sort_unstable();
+            samples[samples.len() / 2]
+        };
+        assert!(compute.is_empty() || median(compute.clone()) <= median(turn.clone()), "{compute:?} of {turn:?}");
+    }
+    let said = |seats, inputs: &[&[u8]]| model.measure(seats, inputs, 1).unwrap_err().to_string();
+    assert_eq!(said(5, &[]), "invalid: inputs of [] bytes for 5 seats of recurrent");
+    assert_eq!(said(4, &[&input]), "invalid: inputs of [1920] bytes for 4 seats of recurrent");
+    assert_eq!(said(0, &[&[]]), "invalid: turns of 0 seats");
+    assert_eq!(device.memory().used, before);
+
+    model.prepare(CAPACITY).unwrap();
+    let run = |model: &mut PlannedModel| {
+        model.input_mut(0).fill(0);
+        model.run(&[SEAT], &mut Vec::new()).unwrap();
+        model.output(0)[..(64 + 31 * 8) * 4].to_vec()
+    };
+    let expected = run(&mut model);
+    model.measure(3, &[&input[..3 * 96 * 4]], 2).unwrap();
+    assert_eq!(run(&mut model), expected);
 }

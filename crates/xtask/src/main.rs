@@ -1,8 +1,9 @@
-//! Every chore of the project: `cargo xtask ci | zoo | corpus | ptx | bench | build-time`.
+//! Every chore of the project: `cargo xtask ci | zoo | corpus | ptx | bench | bundle | build-time`.
 #![deny(unsafe_code)]
 
 mod bench;
 mod build_time;
+mod bundle;
 mod ci;
 mod corpus;
 mod fetch;
@@ -32,6 +33,8 @@ enum Chore {
     Ptx(ptx::Options),
     /// Ours beside other engines, alternated in one run; builds the peers first, which takes some ten minutes once
     Bench(bench::Options),
+    /// One archive that proves the CUDA backend on a machine with a GPU and without Rust
+    Bundle(bundle::Options),
     /// Time a clean release build of the default features, downloads excluded
     BuildTime,
 }
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Chore::Corpus(options) => corpus::run(&options),
         Chore::Ptx(options) => ptx::run(&options),
         Chore::Bench(options) => bench::run(&options),
+        Chore::Bundle(options) => bundle::run(&options),
         Chore::BuildTime => build_time::run(),
     };
     match done {

@@ -576,7 +576,7 @@ pub(super) fn fetches(op: Op) -> bool {
     use Unary::{AbsF, NegF, RsqrtF, SqrtF};
     match op {
         Op::Unary(unary, ScalarType::F32) => !matches!(unary, NegF | AbsF | SqrtF | RsqrtF),
-        Op::ExpDifference => true,
+        Op::ExpDifference { .. } => true,
         _ => false,
     }
 }
@@ -697,19 +697,19 @@ unsafe fn hot3(to: *mut u8, [a, b, c]: [Operand; 3], n: usize, f: impl Fn(f32, f
     }
 }
 
-/// `exp(a - b)`.
+/// `exp(a - b)`, by one of two functions.
 #[inline(always)]
-unsafe fn exp_difference(to: *mut u8, [a, b, c]: [Operand; 3], n: usize) {
+unsafe fn exp_difference(to: *mut u8, [a, b, c]: [Operand; 3], n: usize, exp: impl Fn(f32) -> f32 + Copy) {
     // SAFETY: the caller's promises are `Map`'s.
     unsafe {
         if a.is_each() && !b.is_each() {
             let nothing = Operand::one(std::ptr::null());
             each_run!(b, n, |y, at, n| {
                 let ahead = if c.at.is_null() { c } else { c.after::<f32>(at) };
-                long1(to.add(4 * at), [a.after::<f32>(at), ahead, nothing], n, |x: f32| math::exp(x - y))
+                long1(to.add(4 * at), [a.after::<f32>(at), ahead, nothing], n, |x: f32| exp(x - y))
             });
         } else {
-            long2(to, [a, b, c], n, |x: f32, y: f32| math::exp(x - y));
+            long2(to, [a, b, c], n, |x: f32, y: f32| exp(x - y));
         }
     }
 }
@@ -812,9 +812,10 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
             }
             Op::Blend if MATH => hot3(to, from, n, blend),
             Op::ScaledDifference => hot3(to, from, n, scaled_difference),
-            Op::ExpDifference if MATH => exp_difference(to, from, n),
+            Op::ExpDifference { approximate: false } if MATH => exp_difference(to, from, n, math::exp),
+            Op::ExpDifference { approximate: true } if MATH => exp_difference(to, from, n, math::approximate_exp),
             Op::FmaExtended(_)
-            | Op::ExpDifference
+            | Op::ExpDifference { .. }
             | Op::Blend
             | Op::Unary(..)
             | Op::Binary(..)
@@ -904,6 +905,7 @@ unsafe fn unary_f32<const MATH: bool>(unary: Unary, op: Op, to: *mut u8, from: [
         RoundF f32::round,
         RoundEvenF f32::round_ties_even,
         ExpF math::exp,
+        ApproximateExpF math::approximate_exp,
         Exp2F math::exp2,
         Expm1F math::expm1,
         LogF math::log,

@@ -87,18 +87,28 @@ fn a_driver_that_is_not_as_it_should_be_is_named() {
     );
 }
 
-/// A driver of functions here: what a test has it say, and what it was asked. One test at a time.
+/// A driver of functions here: what a test has it say, and what it was asked.
 mod pretended {
     use super::*;
     use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+    use std::thread;
 
-    /// How often an event says that it is not reached, and what it says then.
+    /// How often the queue says that it is not empty, what it says then, and what the tick is by then.
     static QUERIES_LEFT: AtomicU32 = AtomicU32::new(0);
     static REACHED: AtomicU32 = AtomicU32::new(0);
-    static RECORDED: AtomicU32 = AtomicU32::new(0);
-    static EVENTS: AtomicUsize = AtomicUsize::new(0);
-    static WAITS: AtomicUsize = AtomicUsize::new(0);
+    static TICK: AtomicU32 = AtomicU32::new(0);
+    static TICK_THEN: AtomicU32 = AtomicU32::new(0);
     static LAUNCHES: AtomicUsize = AtomicUsize::new(0);
+    static LAUNCHED: AtomicU32 = AtomicU32::new(0);
+    /// How often there is no memory.
+    static SHORT: AtomicU32 = AtomicU32::new(0);
+    /// What was given back, and by which thread.
+    static BACK: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
+
+    fn back(what: &'static str) -> Status {
+        BACK.lock().unwrap().push((what, thread::current().name().unwrap_or_default().to_owned()));
+        0
+    }
 
     macro_rules! gives {
         ($($name:ident($($argument:ident: $type:ty),*) $body:block)*) => {
@@ -123,29 +133,31 @@ mod pretended {
         device(to: *mut raw::CUdevice, number: c_int) { *to = number; 0 }
         retain(to: *mut raw::CUcontext, _device: raw::CUdevice) { *to = some(); 0 }
         set(_context: raw::CUcontext) { 0 }
-        release(_device: raw::CUdevice) { 0 }
+        release(_device: raw::CUdevice) { back("context") }
         stream(to: *mut raw::CUstream, _flags: c_uint) { *to = some(); 0 }
-        stream_gone(_stream: raw::CUstream) { 0 }
-        stream_wait(_stream: raw::CUstream) { WAITS.fetch_add(1, SeqCst); 0 }
-        event(to: *mut raw::CUevent, flags: c_uint) {
-            assert_eq!(flags, 2, "events keep no time");
-            EVENTS.fetch_add(1, SeqCst);
-            *to = some();
+        stream_gone(_stream: raw::CUstream) { back("queue") }
+        stream_wait(_stream: raw::CUstream) { 0 }
+        stream_query(_stream: raw::CUstream) {
+            if QUERIES_LEFT.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+                return NOT_READY;
+            }
+            TICK.store(TICK_THEN.load(SeqCst), SeqCst);
+            REACHED.load(SeqCst)
+        }
+        memory(to: *mut raw::CUdeviceptr, _len: usize) {
+            if SHORT.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+                return OUT_OF_MEMORY;
+            }
+            *to = 4096;
             0
         }
-        event_gone(_event: raw::CUevent) { EVENTS.fetch_sub(1, SeqCst); 0 }
-        record(_event: raw::CUevent, _stream: raw::CUstream) { RECORDED.load(SeqCst) }
-        query(_event: raw::CUevent) {
-            match QUERIES_LEFT.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)) {
-                Ok(_) => NOT_READY,
-                Err(_) => REACHED.load(SeqCst),
-            }
-        }
+        memory_gone(_address: raw::CUdeviceptr) { back("memory") }
+        fill(_address: raw::CUdeviceptr, _byte: u8, _len: usize, _stream: raw::CUstream) { 0 }
         graph(to: *mut raw::CUgraph, _flags: c_uint) { *to = some(); 0 }
         graph_gone(_graph: raw::CUgraph) { 0 }
         exec(to: *mut raw::CUgraphExec, _graph: raw::CUgraph, _flags: c_ulonglong) { *to = some(); 0 }
-        exec_gone(_exec: raw::CUgraphExec) { 0 }
-        launch(_exec: raw::CUgraphExec, _stream: raw::CUstream) { LAUNCHES.fetch_add(1, SeqCst); 0 }
+        exec_gone(_exec: raw::CUgraphExec) { back("graph") }
+        launch(_exec: raw::CUgraphExec, _stream: raw::CUstream) { LAUNCHES.fetch_add(1, SeqCst); LAUNCHED.load(SeqCst) }
     }
 
     fn driver() -> &'static Driver {
@@ -162,10 +174,10 @@ mod pretended {
             ("cuStreamCreate", stream as *const c_void),
             ("cuStreamDestroy_v2", stream_gone as *const c_void),
             ("cuStreamSynchronize", stream_wait as *const c_void),
-            ("cuEventCreate", event as *const c_void),
-            ("cuEventDestroy_v2", event_gone as *const c_void),
-            ("cuEventRecord", record as *const c_void),
-            ("cuEventQuery", query as *const c_void),
+            ("cuStreamQuery", stream_query as *const c_void),
+            ("cuMemAlloc_v2", memory as *const c_void),
+            ("cuMemFree_v2", memory_gone as *const c_void),
+            ("cuMemsetD8Async", fill as *const c_void),
             ("cuGraphCreate", graph as *const c_void),
             ("cuGraphDestroy", graph_gone as *const c_void),
             ("cuGraphInstantiateWithFlags", exec as *const c_void),
@@ -181,46 +193,102 @@ mod pretended {
         Box::leak(Box::new(unsafe { Driver::start(&find) }.expect("it starts")))
     }
 
-    /// Marks are waited for by asking, events used again; where the end cannot be marked the stream is waited for; a status
-    /// that a context does not survive loses the device for whoever asks.
+    /// One after the other: what the driver says is one for all.
+    static ONE: Mutex<()> = Mutex::new(());
+
+    /// A turn is one call; its end is seen in memory, and the driver is asked by who has waited long. A status that a context does
+    /// not survive loses the device for whoever asks.
     #[test]
-    fn ends_are_asked_for_until_they_are_there() {
+    fn ends_are_seen_in_memory() {
+        let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let context = Context::open(driver(), 7).expect("it opens");
         // SAFETY: no node, so nothing is touched.
         let graph = unsafe { context.graph("a graph", &[]) }.expect("it is made");
         // SAFETY: as above.
         let launch = || unsafe { context.launch("a turn", &graph) };
-        for round in 0..3 {
-            let marks = [launch().unwrap(), launch().unwrap()];
-            QUERIES_LEFT.store(1000, SeqCst);
-            marks.into_iter().for_each(|mark| context.finish("a turn", mark).unwrap());
-            assert_eq!(QUERIES_LEFT.load(SeqCst), 0, "asked until it was there");
-            assert_eq!(
-                (EVENTS.load(SeqCst), LAUNCHES.load(SeqCst)),
-                (2, 2 * (round + 1)),
-                "two in flight are two events"
-            );
+        let finish = |number| context.finish("a turn", &TICK, number).map_err(|error| error.to_string());
+        let flying = || context.flying.load(SeqCst);
+        QUERIES_LEFT.store(1000, SeqCst);
+        for number in 1..=3 {
+            launch().unwrap();
+            assert_eq!(flying(), 1);
+            TICK.store(number, SeqCst);
+            assert_eq!(finish(number), Ok(()));
+            assert_eq!((LAUNCHES.load(SeqCst), flying()), (number as usize, 0));
         }
-        assert_eq!(WAITS.load(SeqCst), 0, "nobody is kept in the driver");
+        assert_eq!(QUERIES_LEFT.load(SeqCst), 1000, "nobody asked");
 
-        RECORDED.store(101, SeqCst);
-        assert_eq!(launch().err().unwrap().to_string(), "fault in a turn: cuEventRecord says error 101");
-        assert_eq!(
-            (WAITS.load(SeqCst), EVENTS.load(SeqCst)),
-            (1, 2),
-            "what was launched has ended, and its event is kept"
-        );
-        RECORDED.store(0, SeqCst);
+        launch().unwrap();
+        QUERIES_LEFT.store(5, SeqCst);
+        TICK_THEN.store(4, SeqCst);
+        assert_eq!(finish(4), Ok(()));
+        assert_eq!(QUERIES_LEFT.load(SeqCst), 0, "asked until it was there");
 
-        let (first, second) = (launch().unwrap(), launch().unwrap());
+        launch().unwrap();
+        assert_eq!(finish(5), Err("fault in a turn: its graph ended without saying so".into()));
+
+        LAUNCHED.store(101, SeqCst);
+        assert_eq!(launch().unwrap_err().to_string(), "fault in a turn: cuGraphLaunch says error 101");
+        assert_eq!(flying(), 0, "what was not launched is not waited for");
+        LAUNCHED.store(0, SeqCst);
+
+        (launch().unwrap(), launch().unwrap());
         REACHED.store(700, SeqCst);
-        let said = "device lost: cuEventQuery says error 700";
-        for mark in [first, second] {
-            assert_eq!(context.finish("a turn", mark).unwrap_err().to_string(), said);
-        }
-        assert_eq!(launch().err().unwrap().to_string(), said);
+        let said = "device lost: cuStreamQuery says error 700";
+        assert_eq!([finish(6), finish(7)], [Err(said.into()), Err(said.into())]);
+        REACHED.store(0, SeqCst);
+        assert_eq!(launch().unwrap_err().to_string(), said);
         assert_eq!(context.health().unwrap_err().to_string(), said);
         let again = Context::open(driver(), 7).err().unwrap().to_string();
         assert!(again.starts_with(said) && again.contains("cannot be trusted any more"), "{again}");
+    }
+
+    /// Nothing is given back by who drops it, and all of it is: the context last, after its queues. Who is short of memory waits for
+    /// what was dropped before.
+    #[test]
+    fn what_is_dropped_is_given_back_by_the_reaper() {
+        let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = |what: &dyn Fn() -> bool| {
+            let began = Instant::now();
+            while !what() {
+                assert!(began.elapsed() < Duration::from_secs(10), "{:?}", BACK.lock());
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let gone = |what| BACK.lock().unwrap().iter().filter(|(gone, _)| *gone == what).count();
+        // The other test's context goes when it goes.
+        until(&|| LAUNCHES.load(SeqCst) == 0 || gone("context") == 1);
+        BACK.lock().unwrap().clear();
+
+        let context = Context::open(driver(), 3).expect("it opens");
+        let [first, second, third] = [(); 3].map(|()| context.allocate("memory", 100, false).expect("there is some"));
+        drop(first);
+        until(&|| gone("memory") == 1);
+
+        // Turns in flight hold it up, but not for ever; nor where memory is short.
+        context.flying.store(1, SeqCst);
+        let began = Instant::now();
+        drop(second);
+        until(&|| gone("memory") == 2);
+        assert!(began.elapsed() >= Duration::from_millis(20), "{:?}", began.elapsed());
+        drop(third);
+        SHORT.store(1, SeqCst);
+        let fourth = context.allocate("memory", 100, false).expect("it was there at the second look");
+        assert_eq!(gone("memory"), 3);
+        SHORT.store(2, SeqCst);
+        let error = context.allocate("rows", 100, false).err().unwrap();
+        assert_eq!(error.to_string(), DeviceError::OutOfMemory { what: "rows".into(), asked: 100 }.to_string());
+        context.flying.store(0, SeqCst);
+
+        // SAFETY: no node, so nothing is touched.
+        let graph = unsafe { context.graph("a graph", &[]) }.expect("it is made");
+        drop(context);
+        drop(fourth);
+        drop(graph);
+        until(&|| gone("context") == 1);
+        let back = BACK.lock().unwrap();
+        let order: Vec<&str> = back.iter().map(|(what, _)| *what).collect();
+        assert_eq!(order, ["memory", "memory", "memory", "memory", "graph", "queue", "queue", "context"]);
+        assert!(back.iter().all(|(_, by)| by == "lanes-cuda-reaper"), "{back:?}");
     }
 }

@@ -5,10 +5,10 @@
 //! - Only images are kept. A failure is reported and forgotten, so that the same kernel may be tried again.
 //! - Not here: files (`disk`), and threads (`batch`).
 
-use super::disk::{Disk, Read};
+use super::disk::{FileKind, Files, Found};
 use super::{KernelSource, Target};
 use crate::device::DeviceError;
-use loom_compiler::CpuImage;
+use loom_compiler::{CpuImage, MAX_IMAGE_BYTES};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -62,6 +62,8 @@ impl Default for CacheOptions {
     }
 }
 
+const IMAGES: FileKind = FileKind { magic: *b"LANESIMG", ending: "image", payload_max: MAX_IMAGE_BYTES };
+
 /// What a cache did. Each kernel asked for is a memory hit, a disk hit or a miss; each miss was compiled, or failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -89,7 +91,7 @@ pub struct CacheStats {
 #[derive(Debug)]
 pub struct KernelCache {
     images_max: usize,
-    disk: Option<Disk>,
+    disk: Option<Files>,
     memo: Mutex<Memo>,
     counts: Counts,
     note: Mutex<Option<String>>,
@@ -170,7 +172,7 @@ impl KernelCache {
         let CacheOptions { images_max, folder, folder_bytes_max } = options;
         Self {
             images_max,
-            disk: folder.map(|folder| Disk::new(folder, folder_bytes_max)),
+            disk: folder.map(|folder| Files::new(IMAGES, folder, folder_bytes_max)),
             memo: Mutex::default(),
             counts: Counts::default(),
             note: Mutex::default(),
@@ -240,14 +242,15 @@ impl KernelCache {
 
     /// The image from disk.
     pub(super) fn read(&self, key: &Key) -> Option<Arc<CpuImage>> {
-        let read = self.disk.as_ref().map_or(Read::Missing, |disk| disk.read(key));
+        let decode = |payload: &[u8]| CpuImage::decode(payload).map_err(|why| why.to_string());
+        let read = self.disk.as_ref().map_or(Found::Missing, |disk| disk.read(&key.0, decode));
         match read {
-            Read::Image(image) => {
+            Found::Whole(image) => {
                 add(&self.counts.disk_hits, 1);
-                return Some(Arc::new(*image));
+                return Some(Arc::new(image));
             }
-            Read::Missing => {}
-            Read::Damaged(why) => {
+            Found::Missing => {}
+            Found::Damaged(why) => {
                 add(&self.counts.damaged, 1);
                 *lock(&self.note) = Some(why);
             }
@@ -282,7 +285,11 @@ impl KernelCache {
         let Some(disk) = &self.disk else {
             return;
         };
-        match disk.write(key, image) {
+        // One too long to be written is in memory all the same.
+        let Ok(payload) = image.encode() else {
+            return;
+        };
+        match disk.write(&key.0, &payload) {
             Ok(()) => add(&self.counts.unpruned, 1),
             Err(why) => {
                 add(&self.counts.write_failures, 1);

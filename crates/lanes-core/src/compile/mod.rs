@@ -45,6 +45,7 @@ mod disk;
 pub use arguments::{ArgumentError, ArgumentLayout, LaunchArgument, Passed, Scalars};
 pub use batch::{CompileErrors, compile_batch};
 pub use cache::{CacheOptions, CacheStats, KernelCache};
+pub use disk::{FileKey, FileKind, Files, Found};
 
 use crate::device::DeviceError;
 use loom_compiler::CpuImage;

@@ -37,6 +37,7 @@ pub use turnstile::{Order, Ticket, Turnstile};
 use crate::lanes::{Capacity, RowId};
 use crate::plan::{Checked, Command, Precision};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Where memory lies, and so who reaches it fast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,8 @@ pub struct Capabilities {
     pub grid_barrier: bool,
     /// Whether kernels have 64-bit atomics.
     pub atomics_64: bool,
+    /// Whether it tells how long a turn takes by a clock of its own ([`Device::measure`]).
+    pub clock: bool,
     /// In which order contractions of 32-bit floats add.
     pub sums: Sums,
     /// How contractions of operands that are rounded to bfloat16 add; `None` where it has none.
@@ -276,6 +279,16 @@ impl PrepareOptions<'_> {
     }
 }
 
+/// How long a device takes for a turn by its own clock: an element a sample, in the order taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TurnTimes {
+    /// All of it: inputs and rows to the device, commands, outputs back to the host.
+    pub turn: Vec<Duration>,
+    /// The commands alone, moves of rows among them, over inputs that lie on the device already and outputs that stay there;
+    /// empty where the device cannot tell these apart.
+    pub compute: Vec<Duration>,
+}
+
 /// An operation on rows of one state, ordered with the turns that touch them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowOp {
@@ -366,6 +379,21 @@ pub trait Device: Send + Sync {
         turn: TurnRows<'_>,
         after: &[Completion],
     ) -> Result<Completion, DeviceError>;
+
+    /// How long turns like `turn` take by the device's own clock, `samples` times over; `None` where it cannot tell. `plan` is
+    /// prepared anew for it, as `options` say but with one slot, and `inputs` are stacked by port. What was submitted before ends
+    /// first, and what is submitted meanwhile waits for the end. Rows that `turn` writes hold anything afterwards.
+    fn measure(
+        &self,
+        plan: &Checked<'_>,
+        options: &PrepareOptions<'_>,
+        inputs: &[&[u8]],
+        turn: TurnRows<'_>,
+        samples: usize,
+    ) -> Result<Option<TurnTimes>, DeviceError> {
+        let _ = (plan, options, inputs, turn, samples);
+        Ok(None)
+    }
 
     /// What it holds now.
     fn memory(&self) -> MemoryReport;

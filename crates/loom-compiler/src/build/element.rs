@@ -381,6 +381,12 @@ impl<'m> Builder<'m> {
             self.element_flags(reader)?;
             let operands = self.same_operands::<1>(reader)?;
             let ty = self.element_type(reader, &operands, dialect, unary_class(kind))?;
+            let kind = match kind {
+                Unary::ExpF if self.flags.0 & Flags::AFN.0 != 0 && ty.element() == Some(ScalarType::F32) => {
+                    Unary::ApproximateExpF
+                }
+                kind => kind,
+            };
             return Ok(Some(one(self.emit(OpKind::Unary(kind), &operands, ty))));
         }
         if let Some(kind) = convert(op) {

@@ -100,9 +100,9 @@ impl Emitter<'_> {
                 let difference = self.pair(Binary::SubF, ScalarType::F32, a, b)?;
                 self.pair(Binary::MulF, ScalarType::F32, difference, c)
             }
-            Op::ExpDifference => {
+            Op::ExpDifference { approximate } => {
                 let difference = self.pair(Binary::SubF, ScalarType::F32, a, b)?;
-                self.evaluate(Op::Unary(Unary::ExpF, ScalarType::F32), [difference; 3], None)
+                self.evaluate(Op::Unary(Unary::exp(approximate), ScalarType::F32), [difference; 3], None)
             }
             Op::FmaExtended(ty) => {
                 let (a, b) = (self.extended(ty, a)?, self.extended(ty, b)?);

@@ -835,11 +835,12 @@ impl<'a> Compiler<'a> {
                 }
             }
         }
-        if let (Op::Unary(Unary::ExpF, ScalarType::F32), [a]) = (make, &operands[..])
+        if let (Op::Unary(exp @ (Unary::ExpF | Unary::ApproximateExpF), ScalarType::F32), [a]) = (make, &operands[..])
             && let [a] = &a[..]
             && let Some([x, y]) = difference_of(a)
         {
-            return self.map_lanes(block, at, op, Op::ExpDifference, &[vec![x.clone()], vec![y.clone()]]);
+            let exp = Op::ExpDifference { approximate: exp == Unary::ApproximateExpF };
+            return self.map_lanes(block, at, op, exp, &[vec![x.clone()], vec![y.clone()]]);
         }
         self.map_lanes(block, at, op, make, &operands)
     }
@@ -871,7 +872,7 @@ impl<'a> Compiler<'a> {
         let takes = |user: &IrOp| match make {
             Op::Convert(Convert::ExtF, ScalarType::BF16 | ScalarType::F16, ScalarType::F32) => factor(user),
             Op::Binary(Binary::SubF, ScalarType::F32) => {
-                matches!(user.kind, OpKind::Binary(Binary::MulF) | OpKind::Unary(Unary::ExpF))
+                matches!(user.kind, OpKind::Binary(Binary::MulF) | OpKind::Unary(Unary::ExpF | Unary::ApproximateExpF))
                     || factor(user) && user.operands[2] == op.operands[1]
             }
             Op::Binary(Binary::MulF, ScalarType::F32) => matches!(

@@ -54,9 +54,6 @@ pub trait Engine: Send + Sync + Sized + 'static {
 
     /// What an idle slot's output `port` holds; others may look at it too. `None` if the plan lacks the port.
     fn output<'a>(slot: Idle<'a, Self>, port: usize) -> Option<&'a [u8]>;
-
-    /// Called on a thread of the device's own when nothing is in flight: for what is put off until then.
-    fn rest(&self) {}
 }
 
 /// Bytes of one memory. Nobody but whoever holds it touches them, and those of two that live at once lie apart.

@@ -6,10 +6,11 @@ use super::engine::Engine;
 use super::slot::{Leased, Ready, SlotCell};
 use crate::device::{
     Budget, Buffer, Capabilities, Completion, Device, DeviceError, Executable, MemoryReport, MemoryUse, Placement,
-    PrepareOptions, Purpose, Resident, RowOp, Slot, StateRows, TurnRows, Turnstile,
+    PrepareOptions, Purpose, Resident, RowOp, Slot, StateRows, TurnRows, TurnTimes, Turnstile,
 };
-use crate::lanes::RowId;
+use crate::lanes::{Capacity, RowId, SeatRows};
 use crate::plan::Checked;
+use crate::{Port, Scope};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -69,12 +70,44 @@ pub trait Backend: Sized + Send + Sync + 'static {
         bound: &Bindings<Self::Engine>,
     ) -> Result<Made<Self::Engine>, DeviceError>;
 
+    /// [`Device::measure`] of a turn of `seats`, which were checked for the options' capacity. Nobody else touches what is bound
+    /// meanwhile. `inputs` are those of the signature, each as long as that many seats take.
+    fn measured(
+        &self,
+        plan: &Checked<'_>,
+        options: &PrepareOptions<'_>,
+        bound: &Bindings<Self::Engine>,
+        turn: &Sample<'_>,
+    ) -> Result<Option<TurnTimes>, DeviceError> {
+        let _ = (plan, options, bound, turn);
+        Ok(None)
+    }
+
     /// The same device opened anew, empty.
     fn anew(&self) -> Result<Self, DeviceError>;
 }
 
+/// A turn whose time is asked for.
+pub struct Sample<'a> {
+    /// Its inputs by port of the signature, stacked.
+    pub inputs: &'a [&'a [u8]],
+    /// Its seats, at least one.
+    pub seats: &'a [SeatRows],
+    /// How often it is run.
+    pub times: usize,
+}
+
 fn foreign(what: &str) -> DeviceError {
     DeviceError::Invalid { what: format!("this {what} belongs to another device") }
+}
+
+/// That `turn` was checked for a plan of `capacity`.
+fn check_turn(capacity: Capacity, has_states: bool, turn: &TurnRows<'_>) -> Result<(), DeviceError> {
+    if turn.capacity() == capacity && (turn.rows_checked() || !has_states) {
+        return Ok(());
+    }
+    let what = format!("a turn checked for {:?}, on a plan of {capacity:?}", turn.capacity());
+    Err(DeviceError::Invalid { what })
 }
 
 fn address(what: &str, bytes: u64) -> Result<usize, DeviceError> {
@@ -258,13 +291,43 @@ impl<B: Backend> Device for B {
         if !Arc::ptr_eq(&slot.ready, &asked) {
             return Err(DeviceError::Invalid { what: "this slot is of another executable".into() });
         }
-        if turn.capacity() != asked.capacity || (asked.has_states && !turn.rows_checked()) {
-            let what = format!("a turn checked for {:?}, on a plan of {:?}", turn.capacity(), asked.capacity);
-            return Err(DeviceError::Invalid { what });
-        }
+        check_turn(asked.capacity, asked.has_states, &turn)?;
         slot.idle()?;
         host.engine().health()?;
         host.flight.turn(slot, turn, after)
+    }
+
+    fn measure(
+        &self,
+        plan: &Checked<'_>,
+        options: &PrepareOptions<'_>,
+        inputs: &[&[u8]],
+        turn: TurnRows<'_>,
+        samples: usize,
+    ) -> Result<Option<TurnTimes>, DeviceError> {
+        let host = self.host();
+        let options = PrepareOptions { slots: 1, ..*options };
+        options.check(plan, &host.capabilities)?;
+        host.engine().health()?;
+        check_turn(options.capacity, !options.states.is_empty(), &turn)?;
+        let ports = &plan.signature().inputs;
+        let fits = |(port, given): (&Port, &&[u8])| {
+            let seats = if port.scope == Scope::Seat { turn.seats().len() } else { 1 };
+            port.bytes().checked_mul(seats) == Some(given.len())
+        };
+        if inputs.len() != ports.len() || !ports.iter().zip(inputs).all(fits) {
+            let (name, seats) = (&plan.plan().name, turn.seats().len());
+            let what = format!(
+                "inputs of {:?} bytes for {seats} seats of {name}",
+                inputs.iter().map(|given| given.len()).collect::<Vec<_>>()
+            );
+            return Err(DeviceError::Invalid { what });
+        }
+        let bound = host.bindings(&plan.plan().name, &options)?;
+        // Handles to the same buffers, so that these stay whole while `bound` is used.
+        let buffers = Bindings { states: bound.states.clone(), residents: bound.residents.clone() }.buffers();
+        let _entered = host.flight.enter(&buffers);
+        self.measured(plan, &options, &bound, &Sample { inputs, seats: turn.seats(), times: samples })
     }
 
     fn memory(&self) -> MemoryReport {

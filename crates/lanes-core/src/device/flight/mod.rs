@@ -29,7 +29,7 @@ mod slot;
 
 pub use buffer::Held;
 pub use engine::{Engine, Idle, Stretch, Turn};
-pub use host::{Backend, Bindings, Host, Made};
+pub use host::{Backend, Bindings, Host, Made, Sample};
 
 use super::{Completer, Completion, Completions, DeviceError, Order, Outcome, Ticket, TurnRows};
 use buffer::{Entered, Move, Passage};
@@ -127,6 +127,13 @@ impl<E: Engine> Flight<E> {
     fn pass<'a>(&self, buffer: &'a Held<E>) -> Passage<'a, E> {
         let ticket = buffer.turnstile.ticket(&mut self.lock().order);
         Passage::enter(buffer, ticket)
+    }
+
+    /// Sole use of `buffers` after what was submitted before.
+    fn enter<'a>(&self, buffers: &'a [Arc<Held<E>>]) -> Entered<'a, E> {
+        let mut tickets = Vec::with_capacity(buffers.len());
+        take(&mut tickets, buffers, &mut self.lock().order);
+        Entered::all(buffers, &tickets)
     }
 
     /// One turn of `slot`, which is idle and whose executable `turn` was checked for.
@@ -306,14 +313,7 @@ impl<E: Engine> Flight<E> {
                 }
             };
             self.end(begun);
-            let is_resting = {
-                let mut state = self.lock();
-                state.in_flight -= 1;
-                state.in_flight == 0
-            };
-            if is_resting {
-                self.engine.rest();
-            }
+            self.lock().in_flight -= 1;
         }
     }
 
