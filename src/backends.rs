@@ -11,6 +11,9 @@ pub struct OpenOptions {
     pub threads: Option<usize>,
     /// The most bytes the device may hold; no limit if `None`.
     pub budget: Option<u64>,
+    /// Turns of loops that one launch of a kernel may take, where the device counts them, as `cpu` does; the device's own limit if
+    /// `None`.
+    pub steps_max: Option<u64>,
 }
 
 /// Why no device of a name is open.
@@ -81,7 +84,8 @@ pub fn open(name: &str, options: &OpenOptions) -> Result<Arc<dyn Device>, Backen
 
 #[cfg(feature = "cpu")]
 fn open_cpu(options: &OpenOptions) -> Result<Arc<dyn Device>, BackendError> {
-    let options = backend_cpu::CpuOptions { threads: options.threads, budget: options.budget };
+    let OpenOptions { threads, budget, steps_max } = *options;
+    let options = backend_cpu::CpuOptions { threads, budget, steps_max };
     Ok(Arc::new(backend_cpu::CpuDevice::open(options)?))
 }
 
@@ -138,7 +142,7 @@ pub struct Backends {
 
 impl Devices for Backends {
     fn open(&self, backend: &str, index: usize, budget: Option<u64>) -> Result<Arc<dyn Device>, DeviceError> {
-        let options = OpenOptions { threads: self.threads, budget };
+        let options = OpenOptions { threads: self.threads, budget, ..OpenOptions::default() };
         open(&format!("{backend}:{index}"), &options).map_err(|error| match error {
             BackendError::Device(error) => error,
             wrong @ (BackendError::Unknown { .. } | BackendError::Index { .. }) => {

@@ -118,7 +118,8 @@ impl Case {
         let wanted: Vec<_> = (0..SCALES.len()).map(|stream| alone(&mut oracle, &steps, stream)).collect();
         let mut before: Option<Vec<Vec<Answer>>> = None;
         for threads in [1, 2] {
-            let device = lanes::open("cpu", &OpenOptions { threads: Some(threads), budget: None }).expect("cpu opens");
+            let device = lanes::open("cpu", &OpenOptions { threads: Some(threads), ..OpenOptions::default() })
+                .expect("cpu opens");
             let (plan, reasons) = (lowered.plan.clone(), lowered.reasons.clone());
             let mut planned = PlannedModel::refusing(device, plan, lowered.signature.clone(), reasons)
                 .expect("the plan fits the signature");

@@ -8,4 +8,5 @@ mod random;
 mod recurrent;
 mod reductions;
 mod shaping;
+mod stacks;
 mod states;

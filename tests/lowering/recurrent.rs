@@ -158,7 +158,8 @@ fn what_a_device_is_charged_does_not_grow_with_the_steps() {
         let charged = |steps: usize| {
             let bytes = recurrence(op, steps, 2, [true; 3], &[("direction", "bidirectional".into())]).encode();
             let model = load_bytes(bytes, "case", &ImportOptions::default()).expect("the model imports");
-            let device = lanes::open("cpu", &OpenOptions { threads: Some(1), budget: None }).expect("cpu opens");
+            let device =
+                lanes::open("cpu", &OpenOptions { threads: Some(1), ..OpenOptions::default() }).expect("cpu opens");
             let mut planned = planned(device.clone(), &model).expect("the model lowers");
             planned.prepare(Capacity { rows: 3, max_seats: 1 }).expect("the device takes the plan");
             assert_eq!(planned.memory().weights, device.memory().used.weights, "{op}");

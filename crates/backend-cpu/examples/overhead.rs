@@ -26,7 +26,7 @@ fn main() {
         let to = plan.storage(Storage::Output { port: 0, bytes });
         plan.commands.push(Command::Copy { from: (from, whole), to: (to, whole) });
         for seats in [1u32, 32, 64, 256, 1024] {
-            let device = CpuDevice::open(CpuOptions { threads: Some(threads), budget: None });
+            let device = CpuDevice::open(CpuOptions { threads: Some(threads), ..CpuOptions::default() });
             let device = Arc::new(device.expect("threads start"));
             let mut model = PlannedModel::new(device, plan.clone(), signature.clone()).expect("the plan fits");
             model.prepare(Capacity { rows: 1, max_seats: seats }).expect("it is prepared");

@@ -76,7 +76,7 @@ fn main() {
     {
         for &n in sizes {
             let open = |threads: usize| {
-                let device = CpuDevice::open(CpuOptions { threads: Some(threads), budget: None });
+                let device = CpuDevice::open(CpuOptions { threads: Some(threads), ..CpuOptions::default() });
                 let device = Arc::new(device.unwrap_or_else(|e| panic!("{e}")));
                 let session = Session::builder("bench").device(Arc::<CpuDevice>::clone(&device)).open();
                 let session = session.unwrap_or_else(|e| panic!("{e}"));

@@ -19,6 +19,9 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// The most bytes it may hold; `None` is no limit.
     pub budget: Option<u64>,
+    /// Turns of loops that one launch of a kernel may take, and tiles that it may have; more is a fault of the launch. `None` is
+    /// [`tile::STEP_LIMIT`](crate::tile::STEP_LIMIT).
+    pub steps_max: Option<u64>,
 }
 
 /// The most slots of one executable: far more than a host that does the work itself can keep busy.
@@ -82,6 +85,11 @@ impl CpuDevice {
     /// Parts of turns and of launches that a thread other than the caller's has begun, so far.
     pub fn hand_offs(&self) -> u64 {
         self.host.engine().pool.handed()
+    }
+
+    /// Turns of loops that one launch may take.
+    pub(crate) fn steps_max(&self) -> u64 {
+        self.options.steps_max.unwrap_or(crate::tile::STEP_LIMIT)
     }
 
     pub(crate) fn weights(&self) -> &Weights {

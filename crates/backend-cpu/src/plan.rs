@@ -400,13 +400,18 @@ impl Preparation<'_> {
     fn scratch(&mut self, layout: &Layout, operands_max: usize) -> Result<Box<[ThreadMemory]>, DeviceError> {
         let threads = self.device.threads();
         self.charge(Purpose::Scratch, "scratch", layout.bytes().saturating_mul(threads))?;
+        let tiles = || {
+            let mut tiles = tile::TileScratch::default();
+            tiles.set_step_limit(self.device.steps_max());
+            tiles
+        };
         let thread = || {
             Ok(ThreadMemory {
                 scratch: Bytes::zeroed("scratch", layout.bytes())?,
                 bases: vec![std::ptr::null_mut(); self.plan.plan().storages.len()],
                 terms: Vec::with_capacity(operands_max),
                 arguments: Vec::with_capacity(operands_max),
-                tiles: tile::TileScratch::default(),
+                tiles: tiles(),
                 fault: None,
             })
         };

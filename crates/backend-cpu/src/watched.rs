@@ -183,7 +183,7 @@ impl Backend for WatchedDevice {
 }
 
 fn open(budget: Option<u64>) -> WatchedDevice {
-    let options = CpuOptions { threads: Some(1), budget };
+    let options = CpuOptions { threads: Some(1), budget, ..CpuOptions::default() };
     let cpu = CpuDevice::open(options).expect("no thread is asked for");
     let host = Host::new(Stream::new(), cpu.capabilities().clone(), cpu.budget().clone());
     WatchedDevice { host, cpu, options }

@@ -21,7 +21,7 @@ fn allocations(round: impl FnMut(u8)) -> u64 {
 
 // Without a harness: its own thread would allocate meanwhile.
 fn main() {
-    let device = CpuDevice::open(CpuOptions { threads: Some(1), budget: None }).unwrap();
+    let device = CpuDevice::open(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
     let (kept, apart) = (buffer(&device, 64), buffer(&device, 64));
     let (plan, signature) = exchange();
     let checked = plan.check(&signature).unwrap();

@@ -7,7 +7,9 @@ use lanes_core::planned::PlannedModel;
 use std::sync::Arc;
 
 fn open(threads: usize, budget: Option<u64>) -> Arc<dyn Device> {
-    Arc::new(CpuDevice::open(CpuOptions { threads: Some(threads), budget }).expect("threads start"))
+    Arc::new(
+        CpuDevice::open(CpuOptions { threads: Some(threads), budget, ..CpuOptions::default() }).expect("threads start"),
+    )
 }
 
 lanes_tests::conformance!(one_thread, &|budget| crate::open(1, budget));
@@ -17,14 +19,15 @@ lanes_tests::conformance!(three_threads, &|budget| crate::open(3, budget));
 /// One thread hands nothing over, nor does a turn of one seat; a large turn of three threads does.
 #[test]
 fn no_device_has_threads_past_all_machines() {
-    let error = CpuDevice::open(CpuOptions { threads: Some(1 << 40), budget: None }).err().unwrap();
+    let error = CpuDevice::open(CpuOptions { threads: Some(1 << 40), ..CpuOptions::default() }).err().unwrap();
     assert_eq!(error.to_string(), "invalid: 1099511627776 threads, and a device has at most 4096");
 }
 
 #[test]
 fn hand_offs_are_those_of_turns_worth_it() {
     for (threads, seats, expected) in [(1, 33, 0), (3, 1, 0), (3, 33, 2)] {
-        let device = CpuDevice::open(CpuOptions { threads: Some(threads), budget: None }).expect("threads start");
+        let device =
+            CpuDevice::open(CpuOptions { threads: Some(threads), ..CpuOptions::default() }).expect("threads start");
         let device = Arc::new(device);
         let (plan, signature) = lanes_tests::plans::recurrent();
         let mut model = PlannedModel::new(Arc::<CpuDevice>::clone(&device), plan, signature).expect("the plan fits");

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(30);
 
 fn open(budget: Option<u64>) -> FaultyDevice {
-    FaultyDevice::new(Arc::new(CpuDevice::open(CpuOptions { threads: Some(1), budget }).expect("threads start")))
+    FaultyDevice::new(Arc::new(
+        CpuDevice::open(CpuOptions { threads: Some(1), budget, ..CpuOptions::default() }).expect("threads start"),
+    ))
 }
 
 fn ended(completion: &Completion) -> Result<Outcome, DeviceError> {

@@ -18,7 +18,7 @@ fn allocations(mut round: impl FnMut()) -> u64 {
 
 // Without a harness: its own thread would allocate meanwhile.
 fn main() {
-    let device = CpuDevice::open(CpuOptions { threads: Some(1), budget: None }).unwrap();
+    let device = CpuDevice::open(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
     let pool = model(&ModelContext::new(Arc::new(device)), 4);
     let ([x, b], y) = round(1);
     let (x, b, mut into) = (bytes(&x), bytes(&b), [0; N * 4]);

@@ -17,7 +17,7 @@ fn allocations(mut round: impl FnMut()) -> u64 {
 // Without a harness: its own thread would allocate meanwhile.
 fn main() {
     for overlap in [false, true] {
-        let device = CpuDevice::open(CpuOptions { threads: Some(1), budget: None }).unwrap();
+        let device = CpuDevice::open(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
         let session = Session::builder("counted").device(Arc::new(device)).overlap(overlap).open().unwrap();
         let (mul, add) = kernels(&session);
         let [x, y, z] = ["x", "y", "z"].map(|label| session.allocate(label, N * 4).unwrap());
@@ -58,7 +58,7 @@ fn main() {
 
 /// Nor does a launch that several threads run, once each of them has.
 fn several_threads() {
-    let device = Arc::new(CpuDevice::open(CpuOptions { threads: Some(2), budget: None }).unwrap());
+    let device = Arc::new(CpuDevice::open(CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap());
     let session = Session::builder("counted").device(Arc::<CpuDevice>::clone(&device)).open().unwrap();
     let items = 1 << 18;
     let kernel = session.compile(&[elementwise("divide", "scalar.divf")]).unwrap().remove(0);

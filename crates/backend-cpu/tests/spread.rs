@@ -528,7 +528,7 @@ fn source(name: &str, turns: u32) -> KernelSource {
 }
 
 fn device(threads: usize) -> Arc<CpuDevice> {
-    Arc::new(CpuDevice::open(CpuOptions { threads: Some(threads), budget: None }).unwrap())
+    Arc::new(CpuDevice::open(CpuOptions { threads: Some(threads), ..CpuOptions::default() }).unwrap())
 }
 
 /// Plans of several commands, submitted by several threads to one device at once, inside `submit` and queued.

@@ -1,9 +1,11 @@
 //! Contractions on the first GPU: microseconds for each of twenty with weights of their own, one after the other.
 //!
 //! `cargo run --release -p backend-cuda --example products [f32|bf16] [ROWS …]`: a line for each K×N, a figure for each number of rows,
-//! with operands of 32 bits or rounded. What a
-//! turn of none takes (launch, rows gathered and scattered) is subtracted. Beside it in the same run belong the figures of a
-//! program that multiplies the same sizes by the vendor's library.
+//! with operands of 32 bits or rounded. What a turn of none takes (launch, rows gathered and scattered) is subtracted. Beside it in the
+//! same run belong the figures of a program that multiplies the same sizes by the vendor's library.
+//!
+//! `products tiles K N POSITIONS STRIDE SEATS`: one size in every tile there is, and in the one that the table has for it. A seat has POSITIONS
+//! rows whose operands begin STRIDE elements apart: `tiles 387 128 4 129 64` is a convolution of three taps over 129 channels.
 
 use backend_cuda::{CudaDevice, CudaOptions};
 use lanes_core::lanes::{Capacity, LanedModel, RowId, SeatRows};
@@ -17,36 +19,72 @@ use std::time::Instant;
 const PRODUCTS: usize = 20;
 const SIZES: [(usize, usize); 3] = [(256, 256), (512, 2048), (1024, 4096)];
 
+/// What is multiplied: windows of K elements, `stride` apart.
+#[derive(Clone, Copy)]
+struct Size {
+    k: usize,
+    n: usize,
+    positions: usize,
+    stride: usize,
+    precision: Precision,
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut given: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(("tiles", sizes)) = arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        let sizes = sizes.iter().map(|size| size.parse()).collect::<Result<Vec<usize>, _>>()?;
+        let [k, n, positions, stride, seats] = sizes[..] else { return Err("tiles K N POSITIONS STRIDE SEATS".into()) };
+        return tiles(Size { k, n, positions, stride, precision: Precision::F32 }, seats as u32);
+    }
     let named =
         |name: &String| [Precision::F32, Precision::Bf16].into_iter().find(|precision| precision.name() == name);
-    let precision = given.first().and_then(named);
+    let precision = arguments.first().and_then(named);
     if precision.is_some() {
-        given.remove(0);
+        arguments.remove(0);
     }
     let precision = precision.unwrap_or_default();
-    let given = given.iter().map(|rows| rows.parse()).collect::<Result<Vec<u32>, _>>()?;
+    let given = arguments.iter().map(|rows| rows.parse()).collect::<Result<Vec<u32>, _>>()?;
     let rows = if given.is_empty() { vec![1, 8, 32, 64, 128, 512] } else { given };
     for (k, n) in SIZES {
         print!("K {k} N {n} {precision}:");
+        let size = Size { k, n, positions: 1, stride: k, precision };
         for &rows in &rows {
-            let (with, without) = (turn([k, n], precision, PRODUCTS, rows)?, turn([k, n], precision, 0, rows)?);
-            print!("  {rows} rows {:.2} µs", (with - without) / PRODUCTS as f64);
+            print!("  {rows} rows {:.2} µs", product(size, rows, None)?);
         }
         println!();
     }
     Ok(())
 }
 
+fn tiles(size: Size, seats: u32) -> Result<(), Box<dyn Error>> {
+    let Size { k, n, positions, .. } = size;
+    println!("K {k} N {n}, {positions} positions, {seats} seats: by the table {:.2} µs", product(size, seats, None)?);
+    for columns in [1, 2, 4] {
+        for rows in [1, 2, 4, 8, 16] {
+            print!("  {rows}x{columns} {:.2} µs", product(size, seats, Some((rows, columns)))?);
+        }
+        println!();
+    }
+    Ok(())
+}
+
+/// Microseconds of one of [`PRODUCTS`].
+fn product(size: Size, seats: u32, tile: Option<(usize, usize)>) -> Result<f64, Box<dyn Error>> {
+    let (with, without) = (turn(size, PRODUCTS, seats, tile)?, turn(size, 0, seats, tile)?);
+    Ok((with - without) / PRODUCTS as f64)
+}
+
 /// The median time of a turn of `rows` seats with `products` products, in microseconds.
-fn turn([k, n]: [usize; 2], precision: Precision, products: usize, rows: u32) -> Result<f64, Box<dyn Error>> {
+fn turn(size: Size, products: usize, rows: u32, tile: Option<(usize, usize)>) -> Result<f64, Box<dyn Error>> {
+    let Size { k, n, positions, stride, precision } = size;
+    let held = (positions - 1) * stride + k;
     let mut plan = Plan { name: "products".into(), ..Plan::default() };
-    let state = plan.storage(Storage::State { state: 0, bytes: k * 4 });
-    let (x, y) = (plan.storage(Storage::Scratch { bytes: k * 4 }), plan.storage(Storage::Scratch { bytes: n * 4 }));
+    let state = plan.storage(Storage::State { state: 0, bytes: held * 4 });
+    let x = plan.storage(Storage::Scratch { bytes: held * 4 });
+    let y = plan.storage(Storage::Scratch { bytes: positions * n * 4 });
     let out = plan.storage(Storage::Output { port: 0, bytes: 4 });
     let whole = |bytes: usize| Region::contiguous(0, bytes);
-    plan.commands.push(Command::Gather { state, row: whole(k * 4), to: (x, whole(k * 4)) });
+    plan.commands.push(Command::Gather { state, row: whole(held * 4), to: (x, whole(held * 4)) });
     let mut bits = 1u32;
     let mut float = || {
         bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -55,12 +93,12 @@ fn turn([k, n]: [usize; 2], precision: Precision, products: usize, rows: u32) ->
     for at in 0..products {
         plan.commands.push(Command::Contract(Contraction {
             label: format!("product {at}"),
-            terms: vec![Term { storage: x, offset: 0, position_stride: 0, taps: 1, tap_stride: 0, tap_len: k }],
+            terms: vec![Term { storage: x, offset: 0, position_stride: stride, taps: 1, tap_stride: 0, tap_len: k }],
             weights: (0..k * n).map(|_| float()).collect(),
             precision,
             bias: None,
             activation: Activation::None,
-            positions: 1,
+            positions,
             n,
             out: y,
             out_offset: 0,
@@ -69,7 +107,7 @@ fn turn([k, n]: [usize; 2], precision: Precision, products: usize, rows: u32) ->
     }
     let last = if products > 0 { y } else { x };
     plan.commands.push(Command::Copy { from: (last, whole(4)), to: (out, whole(4)) });
-    plan.commands.push(Command::Scatter { from: (x, whole(k * 4)), state, row: whole(k * 4) });
+    plan.commands.push(Command::Scatter { from: (x, whole(held * 4)), state, row: whole(held * 4) });
     let signature = Signature {
         name: "products".into(),
         inputs: Vec::new(),
@@ -78,12 +116,12 @@ fn turn([k, n]: [usize; 2], precision: Precision, products: usize, rows: u32) ->
             input: "x".into(),
             output: "x_out".into(),
             dtype: DType::F32,
-            lane_shape: vec![k],
+            lane_shape: vec![held],
             initial: None,
             kind: StateKind::Replaced,
         }],
     };
-    let device = Arc::new(CudaDevice::open(0, CudaOptions::default())?);
+    let device = Arc::new(CudaDevice::open(0, CudaOptions { tile, ..CudaOptions::default() })?);
     let mut model = PlannedModel::new(device, plan, signature)?;
     model.prepare(Capacity { rows: rows * 2 + 1, max_seats: rows })?;
     let seats: Vec<SeatRows> =

@@ -1,6 +1,6 @@
 //! What must hold on hardware beside right answers, each in a process of its own. Exits with 1, or by a panic, where it does not.
 //!
-//! `proofs churn [TURNS]` · `proofs trap` · `proofs refused` · `proofs memory` · `proofs exit [TIMES [AT_ONCE]]`
+//! `proofs allocations` · `proofs churn [TURNS]` · `proofs trap` · `proofs refused` · `proofs memory` · `proofs exit [TIMES [AT_ONCE]]`
 //!
 //! `cargo run --release -p backend-cuda --features instruments --example proofs -- churn`
 
@@ -10,10 +10,14 @@ use lanes_core::lanes::{Capacity, LanedModel, LanesBuilder, RowId, SeatRows, Str
 use lanes_core::plan::{Command, Plan, Region, Storage};
 use lanes_core::planned::PlannedModel;
 use lanes_core::{DType, Port, Scope, Signature, StateKind, StateSpec};
+use lanes_tests::counting::Counting;
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting::new();
 
 type Proof = Result<(), Box<dyn Error>>;
 
@@ -27,13 +31,14 @@ fn main() -> ExitCode {
     let number = |at: usize, otherwise: usize| arguments.get(at).and_then(|n| n.parse().ok()).unwrap_or(otherwise);
     let began = Instant::now();
     let proved = match arguments.first().map_or("", String::as_str) {
+        "allocations" => allocations(),
         "churn" => churn(number(1, 100_000)),
         "trap" => trap(),
         "refused" => refused(),
         "memory" => memory(),
         "exit" => exit(number(1, 1000), number(2, 8)),
         "leave" => leave(number(1, 0)),
-        other => Err(format!("`{other}`: one of churn, trap, refused, memory, exit").into()),
+        other => Err(format!("`{other}`: one of allocations, churn, trap, refused, memory, exit").into()),
     };
     match proved {
         Ok(()) => {
@@ -99,6 +104,23 @@ fn turn(model: &mut PlannedModel, read: u32, write: u32, x: f32) -> Result<f32, 
 
 fn bytes_of(place: &mut [u8], x: f32) {
     place.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&x.to_le_bytes()));
+}
+
+/// Turns allocate nothing, on any thread: over one slot, whose caller waits, and over two, whose turns are watched.
+fn allocations() -> Proof {
+    let device = open()?;
+    for slots in [1, 2] {
+        let mut model = model(&device)?;
+        model.prepare_slots(CAPACITY, slots)?;
+        let mut failed = None;
+        let allocated = ALLOCATOR.in_rounds(200, |round| {
+            let (read, write) = if round % 2 == 0 { (0, 1) } else { (1, 0) };
+            failed = turn(&mut model, read, write, 1.0).err().or(failed.take());
+        });
+        check(failed.is_none(), || format!("a turn fails: {failed:?}"))?;
+        check(allocated == 0, || format!("200 turns over {slots} slots allocate {allocated} times"))?;
+    }
+    Ok(())
 }
 
 /// Resident bytes of this process (`proc(5)`).

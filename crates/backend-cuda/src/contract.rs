@@ -9,8 +9,11 @@
 //! - K is cut as [`SUMS`] says, then come bias and activation. The number of rows chooses how many share a workgroup, and never
 //!   the order of a sum.
 //! - Rows are seats by positions. Operands are found where they lie, so a convolution's patches are never written out.
-//! - Not here: tensor cores, and operands of fewer than 32 bits.
+//! - Not here: what goes on with the sums in the same kernel (`cell`); tensor cores, and operands of fewer than 32 bits.
 
+pub(crate) mod cell;
+
+use self::cell::Cell;
 use lanes_core::device::Sums;
 use lanes_core::plan::{Activation, Contraction, Term};
 use std::borrow::Cow;
@@ -22,6 +25,13 @@ const LANES: usize = 32;
 
 /// The most columns of a work-item.
 const COLUMNS_MAX: usize = 4;
+
+/// What a workgroup takes besides its products (to start, to wait for memory, to add the sums), in multiply-adds of all runs of one row
+/// and column: some 2 µs on an H200, where 1000 of them take a sixth.
+const ROUND: usize = 12_288;
+
+/// The most rows of a work-item.
+const ROWS_MAX: usize = 16;
 
 /// 16 runs, or as many of at least 8 terms as there are, so that one row keeps a multiprocessor busy. The weights of a block lie in
 /// registers.
@@ -57,36 +67,42 @@ pub(crate) struct Tile {
 }
 
 impl Tile {
-    /// The largest tile, of those that `rows` rows and the columns fill, which leaves enough workgroups for `units`
-    /// multiprocessors. Small ones wait for memory, so that the least work is best; large ones for workgroup memory, which
-    /// feeds `columns` products for each operand that it gives.
-    pub fn of(contraction: &Contraction, rows: usize, units: usize) -> Self {
-        let groups = |tile: &Self| rows.div_ceil(tile.rows) * contraction.n.div_ceil(LANES * tile.columns);
-        let fits = |tile: &Self| {
-            tile.rows <= rows
+    /// The tile, of those that `rows` rows and the columns fill, that is done first. A multiprocessor takes one workgroup at a time (a
+    /// work-item of most tiles needs more than 64 registers), so time is in rounds of as many workgroups as there are `units`; a
+    /// round takes what its products take, and [`ROUND`] besides. Of equals the largest: it reads weights the fewest times.
+    ///
+    /// `asked` are rows and columns that somebody wants to know the time of; powers of two, as many as there is a kernel for.
+    pub fn of(contraction: &Contraction, rows: usize, units: usize, asked: Option<(usize, usize)>) -> Self {
+        if let Some((rows, columns)) = asked {
+            let columns = if contraction.n >= 2 * LANES { columns.clamp(1, COLUMNS_MAX) } else { 1 };
+            return Self { rows: rows.clamp(1, ROWS_MAX).next_power_of_two(), columns: columns.next_power_of_two() };
+        }
+        let fills = |tile: &Self| {
+            tile.rows <= rows.max(1)
                 // Those of the last workgroup that there are not are computed too.
                 && (tile.columns == 1 || contraction.n.next_multiple_of(LANES * tile.columns) * 3 <= contraction.n * 4)
-                && groups(tile) * 4 >= units * 3
         };
-        let tiles = [(16, 4), (8, 4), (16, 2), (8, 2), (16, 1), (8, 1), (4, 1), (2, 1)];
-        tiles
-            .map(|(rows, columns)| Self { rows, columns })
-            .into_iter()
-            .find(fits)
-            .unwrap_or(Self { rows: 1, columns: 1 })
+        let takes = |tile: &Self| {
+            let groups = rows.div_ceil(tile.rows) * contraction.n.div_ceil(LANES * tile.columns);
+            groups.div_ceil(units.max(1)) * (ROUND + tile.rows * tile.columns * contraction.k())
+        };
+        let tiles = [(16, 4), (8, 4), (16, 2), (8, 2), (16, 1), (8, 1), (4, 1), (2, 1), (1, 1)];
+        let tiles = tiles.map(|(rows, columns)| Self { rows, columns });
+        tiles.into_iter().filter(fills).min_by_key(takes).unwrap_or(Self { rows: 1, columns: 1 })
     }
 }
 
 /// The text of `contraction` in workgroups of `tile`, for at most `max_seats` seats, its kernel called `contract`. Launch arguments:
 /// the seats; a buffer for each term, whole storages with `seat_elements[term]` elements a seat (0 where one value serves all);
-/// weights as [`packed_bytes`] makes them; bias, if there is one; the result's storage, of `out_seat_elements` a seat (0 likewise).
-/// Workload: the seats. `None` for an activation that this has no form for.
+/// weights as [`packed_bytes`] makes them; bias, if there is one; the result's storage, of `out_seat_elements` a seat (0 likewise); with
+/// a `cell`, whose weights lie [`cell::side_by_side`], a buffer for each of its [`cell::places`]. Workload: the seats. `None` for an activation that this has no form for.
 pub(crate) fn text(
     contraction: &Contraction,
     seat_elements: &[usize],
     out_seat_elements: usize,
     tile: Tile,
     max_seats: usize,
+    cell: Option<Cell<'_>>,
 ) -> Option<String> {
     let (steps, result) =
         activated(contraction.activation, if contraction.bias.is_some() { "%biased" } else { "%sum" })?;
@@ -97,11 +113,15 @@ pub(crate) fn text(
         tile,
         max_seats,
         cut: SUMS.cut(contraction.k()),
+        cell,
         text: String::new(),
     };
     text.head();
     text.chunk();
-    text.meet(&steps, &result);
+    match cell {
+        Some(cell) => text.meet_in_units(cell),
+        None => text.meet(&steps, &result),
+    }
     Some(text.text)
 }
 
@@ -114,6 +134,7 @@ struct Text<'a> {
     max_seats: usize,
     /// Chunks, blocks of a chunk, terms of a block.
     cut: [usize; 3],
+    cell: Option<Cell<'a>>,
     text: String,
 }
 
@@ -185,7 +206,8 @@ impl Text<'_> {
         );
         let lefts: String = (0..terms.len()).map(|at| format!("%left{at}: buffer, ")).collect();
         let bias_argument = if bias.is_some() { "%bias: buffer, " } else { "" };
-        line!(self, "}} launch(%given: index, {lefts}%weights: buffer, {bias_argument}%out: buffer) {{");
+        let more = self.cell_arguments();
+        line!(self, "}} launch(%given: index, {lefts}%weights: buffer, {bias_argument}%out: buffer{more}) {{");
         // So that rows and what they begin at are counted in 32 bits where that is enough.
         line!(self, "  %seats = index.assume %given [range(%given, 1, {})] : index", self.max_seats);
         line!(self, "  %start = index.constant 0 : offset");
@@ -228,6 +250,7 @@ impl Text<'_> {
         if bias.is_some() {
             line!(self, "  %b = buffer.view %bias[%start] : buffer -> view<{n}xf32>");
         }
+        self.cell_views();
         let bytes = (chunks * block * pitch).max(chunks * rows * self.tile.columns * self.apart()) * 4;
         line!(self, "  %bytes = index.constant {bytes} : offset");
         line!(self, "  %memory = buffer.alloca<workgroup> align(16) %bytes : buffer");
@@ -436,12 +459,9 @@ impl Text<'_> {
         }
     }
 
-    /// The chunks' sums added, and what is done with the result: `steps` make `result` of `%sum` or `%biased`.
-    fn meet(&mut self, steps: &str, result: &str) {
-        let Contraction { bias, positions, n, out_offset, out_position_stride, .. } = self.contraction;
-        let [chunks, ..] = self.cut;
-        let (rows, size) = (self.tile.rows, chunks * LANES);
-        let view = self.sums();
+    /// The chunks' sums to workgroup memory.
+    fn hold(&mut self) {
+        let (rows, view) = (self.tile.rows, self.sums());
         // Until here the same memory held operands.
         line!(self, "  kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
         for c in 0..self.tile.columns {
@@ -453,6 +473,15 @@ impl Text<'_> {
             }
         }
         line!(self, "  kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
+    }
+
+    /// The chunks' sums added, and what is done with the result: `steps` make `result` of `%sum` or `%biased`.
+    fn meet(&mut self, steps: &str, result: &str) {
+        let Contraction { bias, positions, n, out_offset, out_position_stride, .. } = self.contraction;
+        let [chunks, ..] = self.cut;
+        let (rows, size) = (self.tile.rows, chunks * LANES);
+        let view = self.sums();
+        self.hold();
         for (name, value) in [
             ("all", rows * self.width()),
             ("size", size),
@@ -577,7 +606,7 @@ mod tests {
                 for (target, rows, columns) in [(Sm::LEAST, 1, 1), (Sm::new(90), 2, 1), (Sm::new(90), 16, 1)] {
                     let tile = Tile { rows, columns };
                     let takes = Takes { target, version: (8, 0), shared_bytes_max: 48 << 10 };
-                    let text = text(&contraction, &[40, 0], 30, tile, 12).expect("the activation is known");
+                    let text = text(&contraction, &[40, 0], 30, tile, 12, None).expect("the activation is known");
                     let origin = image::text("contract.loom", text, "contract");
                     let image =
                         image::of_text(&origin, "node", false, &takes).unwrap_or_else(|error| panic!("{error}"));
@@ -587,6 +616,47 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// On 132 multiprocessors.
+    #[test]
+    fn tiles_fill_whole_rounds() {
+        let tile = |k: usize, n: usize, rows| {
+            let contraction = Contraction {
+                label: "node".into(),
+                terms: vec![Term {
+                    storage: StorageId(0),
+                    offset: 0,
+                    position_stride: k,
+                    taps: 1,
+                    tap_stride: 0,
+                    tap_len: k,
+                }],
+                weights: vec![].into(),
+                precision: Precision::F32,
+                bias: None,
+                activation: Activation::None,
+                positions: 1,
+                n,
+                out: StorageId(1),
+                out_offset: 0,
+                out_position_stride: n,
+            };
+            let Tile { rows, columns } = Tile::of(&contraction, rows, 132, None);
+            (rows, columns)
+        };
+        // Squares and cells, as an H200 had them fastest.
+        assert_eq!([1, 8, 64].map(|rows| tile(256, 256, rows)), [(1, 1), (1, 1), (4, 1)]);
+        assert_eq!(
+            [1, 8, 32, 64, 128, 512].map(|rows| tile(512, 2048, rows)),
+            [(1, 1), (4, 1), (8, 2), (8, 4), (16, 4), (16, 4)]
+        );
+        assert_eq!([8, 32, 64, 128].map(|rows| tile(1024, 4096, rows)), [(8, 1), (8, 4), (16, 4), (16, 4)]);
+        // 192 workgroups of 4 rows would be two rounds, the second half empty; 160 of 8 by 64 likewise.
+        assert_eq!([192, 256].map(|rows| tile(387, 128, rows)), [(8, 1), (8, 1)]);
+        assert_eq!(tile(256, 258, 256), (16, 2));
+        // Without rows or columns to fill it, no tile is large.
+        assert_eq!([(1, 1), (3, 1), (5000, 1)].map(|(rows, n)| tile(128, n, rows)), [(1, 1), (1, 1), (16, 1)]);
     }
 
     /// Two seats of 3 positions of a term with taps beside one that all seats share, K cut into runs of which the last is short:
@@ -656,7 +726,7 @@ mod tests {
                 expected[seat * out_len + 1 + position * 150 + column] = (sum + bias[column]).max(0.0);
             }
             for &(rows, columns) in tiles {
-                let text = text(&contraction, &[own_len, 0], out_len, Tile { rows, columns }, 5).expect("a text");
+                let text = text(&contraction, &[own_len, 0], out_len, Tile { rows, columns }, 5, None).expect("a text");
                 let module = image::text("contract.loom", text, "contract").module().expect("it parses");
                 let kernel = module.specialise("contract", &Default::default()).expect("it verifies");
                 let geometry = kernel.launch.geometry(&[seats as u64]).expect("a geometry");

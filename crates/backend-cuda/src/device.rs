@@ -19,6 +19,9 @@ use std::sync::Arc;
 pub struct CudaOptions {
     /// The most bytes it may hold; `None` is no limit.
     pub budget: Option<u64>,
+    /// Rows and columns that a work-item of every contraction has, instead of what the table says: for measuring the table. Bits are
+    /// the same.
+    pub tile: Option<(usize, usize)>,
     /// Whether what the driver makes of kernels is kept on disk, for the next process: in the folder that `LANES_CACHE_DIR` names, or
     /// in `lanes` among the user's caches. Setting the variable to nothing turns it off too.
     pub kernels_on_disk: bool,
@@ -27,7 +30,7 @@ pub struct CudaOptions {
 impl Default for CudaOptions {
     /// No limit, kernels on disk.
     fn default() -> Self {
-        Self { budget: None, kernels_on_disk: true }
+        Self { budget: None, tile: None, kernels_on_disk: true }
     }
 }
 
@@ -86,14 +89,18 @@ impl CudaDevice {
     /// [`DeviceError::Unsupported`] as [`devices`], and for a GPU older than `sm_75`; [`DeviceError::Invalid`] for an ordinal
     /// past the last; [`DeviceError::Lost`] for a GPU that this process has lost already.
     pub fn open(ordinal: usize, options: CudaOptions) -> Result<Self, DeviceError> {
-        let driver = sys::driver()?;
+        Self::on(sys::driver()?, ordinal, options)
+    }
+
+    /// Opens GPU `ordinal` of `driver`.
+    pub(crate) fn on(driver: &'static Driver, ordinal: usize, options: CudaOptions) -> Result<Self, DeviceError> {
         let facts = driver.facts(ordinal)?;
         if facts.architecture < Sm::LEAST.architecture {
             let (name, found) = (&facts.name, facts.architecture);
             let what = format!("{name} is sm_{found}, and {} or newer is needed", Sm::LEAST);
             return Err(DeviceError::Unsupported { what });
         }
-        let context = Context::open(driver, ordinal)?;
+        let context = Context::open(driver, ordinal, options.budget)?;
         let takes = Takes {
             target: Sm::new(facts.architecture),
             version: ptx_version(driver.version),
@@ -106,6 +113,10 @@ impl CudaDevice {
         let engine = CudaEngine { context };
         let host = Host::new(engine, capabilities(driver, &facts), Budget::new(options.budget));
         Ok(Self { host, ordinal, options, takes, weights: Weights::default(), modules, movers })
+    }
+
+    pub(crate) fn tile(&self) -> Option<(usize, usize)> {
+        self.options.tile
     }
 
     pub(crate) fn takes(&self) -> Takes {

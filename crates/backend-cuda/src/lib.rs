@@ -16,10 +16,11 @@
 //! | --- | --- |
 //! | `device` | opening one, and what it answers |
 //! | `plan` | a plan made ready: its graphs |
+//! | `steps` | what a graph is made of, and after what |
 //! | `slot` | staging and graphs |
 //! | `queue` | a turn: block, launch, end, faults |
 //! | `moves` | copies, gathers, scatters and fills of strided runs, and what is carried to the host and back, as PTX |
-//! | `contract` | contractions, as Loom |
+//! | `contract` | contractions, as Loom, and what goes on with one in the same kernel |
 //! | `matrices` | contractions of operands of 16 bits, for tensor cores |
 //! | `image` | kernels, compiled once |
 //! | `binaries` | what the driver made of them, on disk |
@@ -36,6 +37,8 @@
 mod binaries;
 mod contract;
 mod device;
+#[cfg(test)]
+mod emulated;
 mod error;
 mod image;
 #[cfg(feature = "instruments")]
@@ -45,7 +48,9 @@ mod moves;
 mod plan;
 mod queue;
 mod slot;
+mod steps;
 mod sys;
 mod weights;
 
 pub use device::{CudaDevice, CudaOptions, devices};
+pub use steps::outline;

@@ -1,10 +1,11 @@
 //! Copies, gathers, scatters and fills of strided runs: PTX of our own, since rows are looked up in the parameter block.
 //!
 //! ```text
-//! x: 256 units of a seat's runs a block, a unit being the widest that divides every offset     y: seats
+//! x: 256 units of a seat's runs a block, a unit being the widest that divides every offset     y: seats     z: which of the moves
 //! ```
 //!
 //! - A unit is 1 to 16 bytes. One module has an entry for each.
+//! - Moves that wait for the same are one launch, of at most [`MOVES_MOST`].
 //! - What is small of a turn's staging is *carried* between host and device by a kernel, all of it by one: a node of the driver's
 //!   own for each would cost more than the bytes. On the way back it then says to the host that the turn has ended.
 //! - Not here: runs that all lie end to end and are the host's (`plan` copies those by nodes of the driver's own).
@@ -20,6 +21,22 @@ const BLOCK: usize = 256;
 
 /// The most blocks along y. Seats beyond go round again.
 const GRID_Y_MAX: usize = 65_535;
+
+/// The most moves of one launch.
+pub(crate) const MOVES_MOST: usize = 16;
+
+/// Parameters of a move.
+const MOVE: [(&str, usize); 9] = [
+    ("from", 8),
+    ("to", 8),
+    ("length", 4),
+    ("total", 4),
+    ("from_stride", 8),
+    ("to_stride", 8),
+    ("from_seat", 8),
+    ("to_seat", 8),
+    ("kind", 4),
+];
 
 /// The most ranges that one launch carries.
 pub(crate) const RANGES_MAX: usize = 12;
@@ -62,6 +79,14 @@ pub(crate) struct Moved {
     /// Bytes between seats or rows.
     pub from_seat: usize,
     pub to_seat: usize,
+}
+
+impl Moved {
+    /// The exponent of the widest unit.
+    fn exponent(&self) -> u32 {
+        let strides = if self.rows > 1 { self.from_stride | self.to_stride } else { 0 };
+        unit(self.from.address | self.to.address, self.row_bytes | strides | self.from_seat | self.to_seat, 4)
+    }
 }
 
 /// A pattern repeated over runs of each seat.
@@ -121,43 +146,46 @@ impl Movers {
         Some(Node::Launch { function: &self.carry, grid, block, shared_bytes: 0, parameters })
     }
 
-    /// The launch that does it for `seats` seats; the block is at `block`, made for `max_seats`.
+    /// The launch that does them all for `seats` seats; the block is at `block`, made for `max_seats`.
     pub fn moved(
         &self,
-        moved: &Moved,
+        moves: &[Moved],
         block: Address,
         seats: usize,
         max_seats: usize,
     ) -> Result<Node<'_>, DeviceError> {
-        let Moved { kind, from, to, row_bytes, rows, from_stride, to_stride, from_seat, to_seat } = *moved;
-        if row_bytes == 0 || rows == 0 {
+        let moves: Vec<&Moved> = moves.iter().filter(|moved| moved.row_bytes > 0 && moved.rows > 0).collect();
+        if moves.is_empty() {
             return Ok(Node::Nothing);
         }
-        let strides = if rows > 1 { from_stride | to_stride } else { 0 };
-        let exponent = unit(from.address | to.address, row_bytes | strides | from_seat | to_seat, 4);
-        let run = row_bytes >> exponent;
-        let (grid, total) = grid(run, rows, seats)?;
-        let parameters = vec![
-            from.address,
-            to.address,
-            block.address,
-            run as u64,
-            total,
-            from_stride as u64,
-            to_stride as u64,
-            from_seat as u64,
-            to_seat as u64,
-            seats as u64,
-            max_seats as u64,
-            match kind {
-                Kind::Seats => 0,
-                Kind::Gather => 1,
-                Kind::Scatter => 2,
-                Kind::Pad => 4,
-            },
-        ];
+        assert!(moves.len() <= MOVES_MOST, "{} moves of one launch", moves.len());
+        let exponent = moves.iter().map(|moved| moved.exponent()).min().unwrap_or(0);
+        let mut parameters = vec![block.address, seats as u64, max_seats as u64];
+        let mut blocks = [1, 1, moves.len() as u32];
+        for moved in &moves {
+            let run = moved.row_bytes >> exponent;
+            let ([x, y, _], total) = grid(run, moved.rows, seats)?;
+            blocks = [x.max(blocks[0]), y, blocks[2]];
+            parameters.extend([
+                moved.from.address,
+                moved.to.address,
+                run as u64,
+                total,
+                moved.from_stride as u64,
+                moved.to_stride as u64,
+                moved.from_seat as u64,
+                moved.to_seat as u64,
+                match moved.kind {
+                    Kind::Seats => 0,
+                    Kind::Gather => 1,
+                    Kind::Scatter => 2,
+                    Kind::Pad => 4,
+                },
+            ]);
+        }
+        parameters.resize(3 + MOVES_MOST * MOVE.len(), 0);
         let function = &self.copies[exponent as usize];
-        Ok(Node::Launch { function, grid, block: [BLOCK as u32, 1, 1], shared_bytes: 0, parameters })
+        Ok(Node::Launch { function, grid: blocks, block: [BLOCK as u32, 1, 1], shared_bytes: 0, parameters })
     }
 
     /// The launch that fills for `seats` seats.
@@ -273,14 +301,13 @@ look{at}:
 {moved}  ld.param.u64 %tick, [carry_tick];
   setp.eq.u64 %p, %tick, 0;
   @%p bra done;
-  // Each item's own bytes, then the block's, before the word that says so.
-  fence.sc.sys;
+  ld.param.u64 %number, [carry_number];
+  ld.volatile.global.u32 %v0, [%number];
+  // The block's bytes come before the barrier, and with it before what its first item releases: the order is cumulative (PTX ISA,
+  // memory consistency model, causality order).
   bar.sync 0;
   setp.ne.u32 %p, %first, 0;
   @%p bra done;
-  ld.param.u64 %number, [carry_number];
-  ld.volatile.global.u32 %v0, [%number];
-  fence.sc.sys;
   st.release.sys.global.u32 [%tick], %v0;
 done:
   ret;
@@ -292,56 +319,61 @@ done:
 /// Where a unit lies in its seat, from the item's number: its run, and its place there.
 fn place(stride: &str, unit: usize, result: &str) -> String {
     format!(
-        "  mul.wide.u32 {result}, %column, {unit};\n  cvt.u64.u32 %wide, %run;\n  ld.param.u64 %stride, [{stride}];\n  \
-         mad.lo.u64 {result}, %wide, %stride, {result};\n"
+        "  mul.wide.u32 {result}, %column, {unit};\n  cvt.u64.u32 %wide, %run;\n  mad.lo.u64 {result}, %wide, {stride}, {result};\n"
     )
 }
 
-/// The start of an entry: returns for items past the end, and finds run and column.
+/// The start of an entry that has loaded `%total` and `%length`: returns for items past the end, and finds run and column.
 fn head(entry: &str) -> String {
     format!(
         "  mov.u32 %block, %ctaid.x;\n  mov.u32 %item, %tid.x;\n  mad.lo.u32 %item, %block, {BLOCK}, %item;\n  \
-         ld.param.u32 %total, [{entry}_total];\n  setp.ge.u32 %p, %item, %total;\n  @%p ret;\n  \
-         ld.param.u32 %length, [{entry}_length];\n  div.u32 %run, %item, %length;\n  mul.lo.u32 %column, %run, %length;\n  \
+         setp.ge.u32 %p, %item, %total;\n  @%p ret;\n  div.u32 %run, %item, %length;\n  mul.lo.u32 %column, %run, %length;\n  \
          sub.u32 %column, %item, %column;\n  mov.u32 %seat, %ctaid.y;\n  mov.u32 %step, %nctaid.y;\n  \
          ld.param.u32 %seats, [{entry}_seats];\n"
     )
 }
 
 const REGISTERS: &str = "  .reg .pred %p;\n  .reg .b32 %block, %item, %total, %length, %run, %column, %seat, %step, %seats;\n  \
-                         .reg .b64 %wide, %stride;\n";
+                         .reg .b64 %wide;\n";
+
+/// The type of a parameter of `bytes`.
+fn type_of(bytes: usize) -> &'static str {
+    if bytes == 8 { "u64" } else { "u32" }
+}
 
 fn copy(unit: usize, kind: &str, registers: &str) -> String {
     let entry = format!("copy_{unit}");
-    let longs = ["from", "to", "block"].map(|name| format!("  .param .u64 {entry}_{name},\n")).concat();
-    let words = ["length", "total"].map(|name| format!("  .param .u32 {entry}_{name},\n")).concat();
-    let strides = ["from_stride", "to_stride", "from_seat", "to_seat"]
-        .map(|name| format!("  .param .u64 {entry}_{name},\n"))
-        .concat();
-    let (head, from, to) = (
-        head(&entry),
-        place(&format!("{entry}_from_stride"), unit, "%from"),
-        place(&format!("{entry}_to_stride"), unit, "%to"),
-    );
+    let each =
+        |at: usize| MOVE.map(|(name, bytes)| format!(",\n  .param .{} {entry}_{name}_{at}", type_of(bytes))).concat();
+    let parameters: String = (0..MOVES_MOST).map(each).collect();
+    // The parameters of the move that this block is of: uniform branches, and none for the first.
+    let load = |at: usize| {
+        MOVE.map(|(name, bytes)| format!("  ld.param.{} %{name}, [{entry}_{name}_{at}];\n", type_of(bytes))).concat()
+    };
+    let next = |at: usize| match at + 1 == MOVES_MOST {
+        true => format!("{}chosen:\n", load(at)),
+        false => {
+            format!("  setp.ne.u32 %p, %move, {at};\n  @%p bra not_{at};\n{}  bra.uni chosen;\nnot_{at}:\n", load(at))
+        }
+    };
+    let chosen: String = (0..MOVES_MOST).map(next).collect();
+    let (head, source, target) =
+        (head(&entry), place("%from_stride", unit, "%source"), place("%to_stride", unit, "%target"));
     format!(
         ".visible .entry {entry}(
-{longs}{words}{strides}  .param .u32 {entry}_seats,
-  .param .u32 {entry}_most,
-  .param .u32 {entry}_kind
+  .param .u64 {entry}_block,
+  .param .u32 {entry}_seats,
+  .param .u32 {entry}_most{parameters}
 )
 {{
 {REGISTERS}  .reg .pred %gathers, %scatters, %pads, %skip, %less;
-  .reg .b32 %kind, %bits, %most, %live, %source, %target, %v<4>;
-  .reg .b64 %from, %to, %base, %blocks, %at, %w<1>, %fromseat, %toseat, %read, %write;
-{head}{from}{to}  ld.param.u64 %base, [{entry}_from];
-  add.u64 %from, %from, %base;
-  ld.param.u64 %base, [{entry}_to];
-  add.u64 %to, %to, %base;
-  ld.param.u64 %fromseat, [{entry}_from_seat];
-  ld.param.u64 %toseat, [{entry}_to_seat];
+  .reg .b32 %move, %kind, %bits, %most, %live, %read_row, %written_row, %v<4>;
+  .reg .b64 %from, %to, %from_stride, %to_stride, %from_seat, %to_seat, %source, %target, %blocks, %at, %w<1>, %read, %write;
+  mov.u32 %move, %ctaid.z;
+{chosen}{head}{source}{target}  add.u64 %from, %from, %source;
+  add.u64 %to, %to, %target;
   ld.param.u64 %blocks, [{entry}_block];
   ld.param.u32 %most, [{entry}_most];
-  ld.param.u32 %kind, [{entry}_kind];
   and.b32 %bits, %kind, 1;
   setp.ne.u32 %gathers, %bits, 0;
   and.b32 %bits, %kind, 2;
@@ -363,19 +395,19 @@ next:
   and.pred %less, %less, %pads;
   or.pred %skip, %skip, %less;
   @%skip bra over;
-  mov.u32 %source, %seat;
-  mov.u32 %target, %seat;
+  mov.u32 %read_row, %seat;
+  mov.u32 %written_row, %seat;
   mul.wide.u32 %wide, %seat, 4;
   add.u64 %at, %read, %wide;
-  @%gathers ld.global.u32 %source, [%at];
+  @%gathers ld.global.u32 %read_row, [%at];
   add.u64 %at, %write, %wide;
-  @%scatters ld.global.u32 %target, [%at];
-  @%pads mov.u32 %source, 0;
-  cvt.u64.u32 %wide, %source;
-  mad.lo.u64 %at, %wide, %fromseat, %from;
+  @%scatters ld.global.u32 %written_row, [%at];
+  @%pads mov.u32 %read_row, 0;
+  cvt.u64.u32 %wide, %read_row;
+  mad.lo.u64 %at, %wide, %from_seat, %from;
   ld.global.{kind} {registers}, [%at];
-  cvt.u64.u32 %wide, %target;
-  mad.lo.u64 %at, %wide, %toseat, %to;
+  cvt.u64.u32 %wide, %written_row;
+  mad.lo.u64 %at, %wide, %to_seat, %to;
   st.global.{kind} [%at], {registers};
 over:
   add.u32 %seat, %seat, %step;
@@ -387,7 +419,7 @@ over:
 
 fn fill(unit: usize, kind: &str) -> String {
     let entry = format!("fill_{unit}");
-    let (head, to) = (head(&entry), place(&format!("{entry}_to_stride"), unit, "%to"));
+    let (head, to) = (head(&entry), place("%to_stride", unit, "%to"));
     format!(
         ".visible .entry {entry}(
   .param .u64 {entry}_to,
@@ -400,7 +432,10 @@ fn fill(unit: usize, kind: &str) -> String {
 )
 {{
 {REGISTERS}  .reg .b32 %shift, %value;
-  .reg .b64 %to, %base, %at, %toseat;
+  .reg .b64 %to, %to_stride, %base, %at, %toseat;
+  ld.param.u32 %total, [{entry}_total];
+  ld.param.u32 %length, [{entry}_length];
+  ld.param.u64 %to_stride, [{entry}_to_stride];
 {head}{to}  ld.param.u64 %base, [{entry}_to];
   add.u64 %to, %to, %base;
   ld.param.u64 %toseat, [{entry}_to_seat];
@@ -448,8 +483,10 @@ mod tests {
     fn ranges_are_packed_by_units() {
         assert_eq!(packed(&[0..40, 256..256, 512..513]), Some(vec![3 << 32, 16, 32 | 1 << 32]));
         assert_eq!(packed(&vec![0..16; RANGES_MAX + 1]), None);
-        assert_eq!(packed(&[16 * (1 << 32) - 16..16 * (1 << 32)]), None, "its end is no number of 32 bits");
-        assert_eq!(packed(&[16 * (1 << 32) - 32..16 * (1 << 32) - 16]), Some(vec![0xffff_fffe | 1 << 32]));
+        // The number of the unit behind the last is one of 32 bits.
+        let one = |number: usize| packed(&vec![16 * number..16 * number + 16; 1]);
+        assert_eq!(one((1 << 32) - 2), Some(vec![0xffff_fffe | 1 << 32]));
+        assert_eq!(one((1 << 32) - 1), None);
     }
 
     /// With an assembler at hand (`PTXAS`), every target takes the text.

@@ -11,12 +11,15 @@
 //! - Dropping a handle calls nothing. What it held goes to the context's `reaper`, and so does the context itself.
 //! - The end of a graph is seen in memory: its last node writes a number where the host looks. The driver is asked only by who has
 //!   waited long, or the loss of the device would never be seen.
+//! - Device memory is cut from pieces (`arena`), so that neither getting nor dropping a little calls the driver.
 //! - A status that the context does not survive loses the device: one cause, kept, and every later call fails with it.
 
+mod arena;
 #[cfg(feature = "instruments")]
 mod instruments;
 mod reaper;
 
+use arena::Arena;
 use cudarc::driver::sys as raw;
 use lanes_core::device::DeviceError;
 use reaper::{Handles, Remains};
@@ -32,7 +35,7 @@ use std::time::{Duration, Instant};
 pub(crate) const DRIVER_LEAST: u32 = 12_000;
 
 /// What a call of the driver says: 0 is success.
-type Status = c_uint;
+pub(crate) type Status = c_uint;
 
 const OUT_OF_MEMORY: Status = 2;
 /// A queue that is not yet empty.
@@ -46,9 +49,9 @@ const BUILD: [Status; 7] = [200, 209, 218, 221, 222, 301, 500];
 const FATAL: [Status; 18] = [3, 4, 46, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720, 721, 999];
 
 macro_rules! interface {
-    ($($field:ident: $symbol:literal($($argument:ty),*);)*) => {
+    ($($(#[$which:meta])* $field:ident: $symbol:literal($($argument:ty),*);)*) => {
         /// The functions that are used.
-        struct Interface { $($field: unsafe extern "C" fn($($argument),*) -> Status,)* }
+        struct Interface { $($(#[$which])* $field: unsafe extern "C" fn($($argument),*) -> Status,)* }
 
         impl Interface {
             /// Looks all of them up, or names the first that is not there.
@@ -57,7 +60,7 @@ macro_rules! interface {
             /// What `find` gives for a name is the driver's function of that name.
             unsafe fn find(find: &dyn Fn(&CStr) -> Option<*const c_void>) -> Result<Self, &'static str> {
                 Ok(Self {
-                    $($field: {
+                    $($(#[$which])* $field: {
                         let name = CString::new($symbol).map_err(|_| $symbol)?;
                         let address = find(&name).filter(|address| !address.is_null()).ok_or($symbol)?;
                         // SAFETY: the caller's promise, and the argument types are those of `cuda.h`.
@@ -93,6 +96,7 @@ interface! {
     event_elapsed: "cuEventElapsedTime"(*mut f32, raw::CUevent, raw::CUevent);
     memory_allocate: "cuMemAlloc_v2"(*mut raw::CUdeviceptr, usize);
     memory_free: "cuMemFree_v2"(raw::CUdeviceptr);
+    #[cfg(feature = "instruments")]
     memory_info: "cuMemGetInfo_v2"(*mut usize, *mut usize);
     host_allocate: "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
     host_free: "cuMemFreeHost"(*mut c_void);
@@ -185,7 +189,7 @@ fn probe() -> Result<Driver, String> {
 impl Driver {
     /// # Safety
     /// As [`Interface::find`].
-    unsafe fn start(find: &dyn Fn(&CStr) -> Option<*const c_void>) -> Result<Self, String> {
+    pub(crate) unsafe fn start(find: &dyn Fn(&CStr) -> Option<*const c_void>) -> Result<Self, String> {
         // SAFETY: the caller's promise.
         let call = unsafe { Interface::find(find) }.map_err(|symbol| {
             format!("the NVIDIA driver lacks {symbol}: one for CUDA {} or newer is needed", version(DRIVER_LEAST))
@@ -300,6 +304,9 @@ pub(crate) struct Context {
     lost: Lost,
     /// Graphs launched whose end nobody has seen yet.
     flying: Arc<AtomicUsize>,
+    /// Memory of the device, in pieces of [`Self::piece_bytes`] or, where more is asked for at once, of their own.
+    arena: Mutex<Arena>,
+    piece_bytes: u64,
     /// Where dropped handles leave what they held. It ends with the context, and so does its thread.
     reaper: Sender<Remains>,
     /// What the next launch is to fail with, where it is to.
@@ -313,12 +320,17 @@ const SPIN: Duration = Duration::from_millis(1);
 /// How long it asks to pause after that.
 const PAUSE: Duration = Duration::from_micros(20);
 
+/// The most that is asked of the driver before it is needed, in bytes.
+const PIECE: u64 = 32 << 20;
+/// The least: the driver's own pages.
+const PIECE_LEAST: u64 = 2 << 20;
+
 /// Launches before the first that is timed.
 const WARM_UP: usize = 5;
 
 impl Context {
-    /// Of device `ordinal`.
-    pub fn open(driver: &'static Driver, ordinal: usize) -> Result<Arc<Self>, DeviceError> {
+    /// Of device `ordinal`, to hold at most `budget` bytes.
+    pub fn open(driver: &'static Driver, ordinal: usize, budget: Option<u64>) -> Result<Arc<Self>, DeviceError> {
         if let Some(cause) = lost_devices().get(&ordinal) {
             let what = format!("{cause}; CUDA in this process cannot be trusted any more: start another process");
             return Err(DeviceError::Lost(what.into()));
@@ -355,6 +367,8 @@ impl Context {
             ordinal,
             lost,
             flying,
+            arena: Mutex::default(),
+            piece_bytes: budget.map_or(PIECE, |budget| (budget / 16).clamp(PIECE_LEAST, PIECE)),
             reaper,
             #[cfg(feature = "instruments")]
             refusing: AtomicU32::new(0),
@@ -447,11 +461,36 @@ impl Context {
             self.call("cuMemHostAlloc", what, room as u64, got)?;
             return Ok(address.expose_provenance() as raw::CUdeviceptr);
         }
-        let mut address = 0;
-        // SAFETY: a place for one address.
-        let got = |call: &Interface| unsafe { (call.memory_allocate)(&mut address, room) };
-        self.call("cuMemAlloc", what, room as u64, got)?;
-        Ok(address)
+        let short = || DeviceError::OutOfMemory { what: what.to_owned(), asked: room as u64 };
+        let len = arena::rounded(room as u64).ok_or_else(short)?;
+        if let Some(address) = self.arena().take(len) {
+            return Ok(address);
+        }
+        let piece = |bytes: u64| {
+            let mut base = 0;
+            let room = usize::try_from(bytes).map_err(|_| short())?;
+            // SAFETY: a place for one address.
+            let got = |call: &Interface| unsafe { (call.memory_allocate)(&mut base, room) };
+            self.call("cuMemAlloc", what, len, got).map(|()| (base, bytes))
+        };
+        // What is large has a piece of its own, which goes back when it does; so has what finds no room for a larger piece. The
+        // driver is called without the lock, since whoever drops memory takes it.
+        let (base, bytes) = if len > self.piece_bytes / 4 {
+            piece(len)?
+        } else {
+            match piece(self.piece_bytes) {
+                Err(DeviceError::OutOfMemory { .. }) => piece(len)?,
+                got => got?,
+            }
+        };
+        let mut arena = self.arena();
+        arena.add(base, bytes);
+        // Perhaps of another piece, if somebody gave some back meanwhile; then that one was not needed.
+        arena.take(len).ok_or_else(short)
+    }
+
+    fn arena(&self) -> MutexGuard<'_, Arena> {
+        self.arena.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait(&self, stream: raw::CUstream, what: &str) -> Result<(), DeviceError> {
@@ -563,33 +602,33 @@ impl Context {
     /// Has the driver compile `text` to a binary for this GPU.
     pub fn binary(&self, kernel: &str, text: &str) -> Result<Vec<u8>, DeviceError> {
         let text = ended(kernel, text)?;
-        let mut state = ptr::null_mut();
-        let (mut binary, mut len) = (ptr::null_mut::<c_void>(), 0usize);
-        // One call of ours for all of the driver's, since its log goes where the first one was told.
-        let made = self.logged("cuLinkComplete", kernel, |call, count, options, values| {
-            let bytes = text.as_bytes_with_nul();
-            // SAFETY: a place for one handle, and as many options as is said, which outlive the linker; 1 is a text; the
-            // linker reads it, and takes no name and no options for it.
-            unsafe {
-                let mut status = (call.link_create)(count, options, values, &mut state);
-                if status == 0 {
-                    let text = bytes.as_ptr().cast_mut().cast();
-                    let (none, nothing) = (ptr::null_mut(), ptr::null_mut());
-                    status = (call.link_add)(state, 1, text, bytes.len(), c"".as_ptr(), 0, none, nothing);
-                }
-                if status == 0 { (call.link_end)(state, &mut binary, &mut len) } else { status }
+        let bytes = text.as_bytes_with_nul();
+        let mut binary = Vec::new();
+        // One call of ours for all of the driver's, since the linker holds on to the log until it is destroyed.
+        self.logged("cuLinkComplete", kernel, |call, count, options, values| {
+            let (mut state, none, nothing) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+            let (mut made, mut len) = (ptr::null_mut::<c_void>(), 0usize);
+            // SAFETY: a place for one handle, and as many options as is said.
+            let mut status = unsafe { (call.link_create)(count, options, values, &mut state) };
+            if status != 0 {
+                return status;
             }
-        });
-        let copied = made.map(|()| {
-            // SAFETY: the driver says that there are so many bytes, which are the linker's until it is destroyed.
-            unsafe { std::slice::from_raw_parts(binary.cast::<u8>(), len) }.to_vec()
-        });
-        if !state.is_null() {
-            // SAFETY: made above, and used no more.
-            let gone = self.call("cuLinkDestroy", kernel, 0, |call| unsafe { (call.link_destroy)(state) });
-            gone.ok();
-        }
-        copied
+            // SAFETY: the linker was just made; 1 is a text, which it reads, and it takes no name and no options for it. What it
+            // makes has as many bytes as it says, which are its own until it is destroyed, once.
+            unsafe {
+                let text = bytes.as_ptr().cast_mut().cast();
+                status = (call.link_add)(state, 1, text, bytes.len(), c"".as_ptr(), 0, none, nothing);
+                if status == 0 {
+                    status = (call.link_end)(state, &mut made, &mut len);
+                }
+                if status == 0 && !made.is_null() {
+                    binary.extend_from_slice(std::slice::from_raw_parts(made.cast::<u8>(), len));
+                }
+                (call.link_destroy)(state);
+            }
+            status
+        })?;
+        Ok(binary)
     }
 
     /// Makes a graph of `nodes`, each after those whose numbers stand beside it, which are smaller than its own.
@@ -896,9 +935,13 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.address != 0 {
-            let host = || Remains::Host(ptr::with_exposed_provenance_mut(self.address as usize));
-            let remains = if self.host { host() } else { Remains::Device(self.address) };
-            self.context.leave(remains);
+            if self.host {
+                return self.context.leave(Remains::Host(ptr::with_exposed_provenance_mut(self.address as usize)));
+            }
+            // As long as when it was taken. What runs holds the handles of all that it touches, so nobody uses it any more.
+            let len = arena::rounded(self.len as u64).unwrap_or(arena::ALIGN);
+            let empty = self.context.arena().give(self.address, len);
+            empty.into_iter().for_each(|base| self.context.leave(Remains::Device(base)));
         }
     }
 }

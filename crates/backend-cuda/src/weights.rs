@@ -26,20 +26,20 @@ pub(crate) struct Constant {
 pub(crate) enum Owner {
     /// A plan's constant.
     Bytes(Weak<[u8]>),
-    /// A contraction's bias, or its weights with that many columns, rounded to that.
-    Floats(Weak<[f32]>, usize, Precision),
+    /// A contraction's bias, or its weights with that many columns, those of each of so many units side by side, rounded to that.
+    Floats(Weak<[f32]>, usize, usize, Precision),
 }
 
 /// What is made of an [`Owner`].
-type Key = (usize, usize, usize, Precision);
+type Key = ([usize; 4], Precision);
 
 impl Owner {
-    /// Address, length, columns and precision: what is made of one array depends on these.
+    /// Address, length, columns, units and precision: what is made of one array depends on these.
     fn key(&self) -> Key {
         match self {
-            Self::Bytes(bytes) => (bytes.as_ptr().cast::<u8>() as usize, bytes.as_ptr().len(), 0, Precision::F32),
-            Self::Floats(floats, columns, precision) => {
-                (floats.as_ptr().cast::<u8>() as usize, floats.as_ptr().len(), *columns, *precision)
+            Self::Bytes(bytes) => ([bytes.as_ptr().cast::<u8>() as usize, bytes.as_ptr().len(), 0, 0], Precision::F32),
+            Self::Floats(floats, columns, units, precision) => {
+                ([floats.as_ptr().cast::<u8>() as usize, floats.as_ptr().len(), *columns, *units], *precision)
             }
         }
     }

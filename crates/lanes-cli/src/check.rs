@@ -168,7 +168,8 @@ fn outputs(
 fn reference(args: &CheckArgs, loaded: &Loaded, model: &Model, part: Part) -> CliResult<Vec<Vec<u8>>> {
     match args.against {
         Against::Cpu => {
-            let options = OpenOptions { threads: Some(1), budget: crate::machine::available_bytes() };
+            let options =
+                OpenOptions { threads: Some(1), budget: crate::machine::available_bytes(), ..OpenOptions::default() };
             let cpu = lanes::open("cpu", &options).map_err(|why| CliError::usage(why.to_string()))?;
             outputs(args, loaded, model, &cpu, part)
         }

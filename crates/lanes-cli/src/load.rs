@@ -270,10 +270,16 @@ fn shown(dims: &[Dim]) -> String {
 
 /// Opens the device that `--backend` names.
 pub fn device(backend: &str, threads: Option<u32>) -> CliResult<Arc<dyn Device>> {
+    device_of_steps(backend, threads, None)
+}
+
+/// The same, whose launches may take so many turns of loops.
+pub fn device_of_steps(backend: &str, threads: Option<u32>, steps_max: Option<u64>) -> CliResult<Arc<dyn Device>> {
     let threads = threads.map(|threads| threads as usize);
     // The host's memory is no other device's.
     let on_host = backend.split(':').next() == Some("cpu");
-    let options = OpenOptions { threads, budget: crate::machine::available_bytes().filter(|_| on_host) };
+    let budget = crate::machine::available_bytes().filter(|_| on_host);
+    let options = OpenOptions { threads, budget, steps_max };
     lanes::open(backend, &options).map_err(|why| match why {
         // What is not there was asked for in vain; what is there and fails is a failure.
         BackendError::Device(DeviceError::Unsupported { what }) => {

@@ -18,7 +18,7 @@ use lanes::loom::ptx::{self, Sm};
 use lanes::loom::tile::Buffer;
 use lanes::loom::{CpuImage, Diagnostics, MAX_SOURCE_BYTES, Module, VERSION};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -159,6 +159,14 @@ fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
+/// The files that were named, in order, each once: a text is no library of its own.
+fn distinct(files: &[PathBuf]) -> Vec<&PathBuf> {
+    let mut seen = BTreeSet::new();
+    // What cannot be found is told by whoever reads it; `-` is no path.
+    let found = |path: &PathBuf| fs::canonicalize(path).ok().filter(|_| !is_stdin(path));
+    files.iter().filter(|path| seen.insert(found(path).unwrap_or_else(|| path.to_path_buf()))).collect()
+}
+
 /// The text of a file.
 fn read(path: &Path) -> Result<String, Wrong> {
     let wrong = |why: &dyn std::fmt::Display| Wrong::File(format!("{}: {why}", name_of(path)));
@@ -193,8 +201,8 @@ fn check(args: &CheckArgs) -> CliResult {
     let mut rows = Vec::new();
     let mut lines = Vec::new();
     let mut wrong = 0;
-    let texts: Vec<(String, Result<String, Wrong>)> =
-        args.files.iter().map(|path| (name_of(path), read(path))).collect();
+    let files = distinct(&args.files);
+    let texts: Vec<(String, Result<String, Wrong>)> = files.iter().map(|path| (name_of(path), read(path))).collect();
     let parse = |(name, text): &(String, Result<String, Wrong>)| Module::parse(name, text.as_ref().ok()?).ok();
     let modules: Vec<Option<Module>> = if texts.len() > 1 { texts.iter().map(parse).collect() } else { vec![None] };
     for (at, (name, text)) in texts.into_iter().enumerate() {
@@ -220,12 +228,13 @@ fn check(args: &CheckArgs) -> CliResult {
     } else {
         say::lines(&lines)?
     }
-    ended("check", wrong, args.files.len())
+    ended("check", wrong, files.len())
 }
 
 fn fmt(args: &FmtArgs) -> CliResult {
     let (mut wrong, mut differ) = (0, 0);
-    for path in &args.files {
+    let files = distinct(&args.files);
+    for path in &files {
         match format_one(path, args.check) {
             Ok(None) => {}
             Ok(Some(line)) => {
@@ -238,9 +247,9 @@ fn fmt(args: &FmtArgs) -> CliResult {
             }
         }
     }
-    ended("fmt", wrong, args.files.len())?;
+    ended("fmt", wrong, files.len())?;
     if args.check && differ > 0 {
-        let all = say::count(args.files.len(), "file");
+        let all = say::count(files.len(), "file");
         return Err(CliError::failed(format!("loom fmt --check: {differ} of {all} not formatted")));
     }
     Ok(())
@@ -373,7 +382,7 @@ fn compile(args: &CompileArgs) -> CliResult {
         }
     };
     let mut modules = Vec::new();
-    for path in &args.files {
+    for path in distinct(&args.files) {
         let name = name_of(path);
         let parsed = read(path).and_then(|text| Module::parse(&name, &text).map_err(Wrong::Text));
         modules.push((parsed.map_err(|why| refused(&name, why))?, name));

@@ -15,11 +15,13 @@
 
 mod access;
 mod check;
+mod epilogue;
 mod identity;
 mod precision;
 
 pub use access::{Place, Touch};
 pub use check::{COMMANDS_MAX, Checked, PlanError};
+pub use epilogue::{Elements, Epilogue, Operand};
 pub use identity::identity;
 pub use precision::{Precision, bf16_bits};
 
@@ -351,6 +353,8 @@ pub struct Plan {
     pub kernels: Vec<Arc<CpuImage>>,
     /// In program order.
     pub commands: Vec<Command>,
+    /// Which launches may be done with the contraction that they go on with.
+    pub epilogues: Vec<Epilogue>,
 }
 
 impl Plan {

@@ -32,6 +32,7 @@
 
 use crate::plan::{Checked, Place, Storage, StorageId};
 use std::cmp::Reverse;
+use std::ops::RangeInclusive;
 
 /// Every start is a multiple of it.
 pub const ALIGN: usize = 64;
@@ -255,6 +256,16 @@ pub struct Layout {
 impl Layout {
     /// Of the scratch of `plan` for `seats` seats. `None` when the sum of all sizes passes `isize`.
     pub fn of(plan: &Checked<'_>, seats: usize) -> Option<Self> {
+        Self::living(plan, seats, |at, _| at..=at)
+    }
+
+    /// The same, where what a command touches of a storage lives for all the commands that `lives` tells, itself among them: a
+    /// device that does some at once, or keeps what lies there.
+    pub fn living(
+        plan: &Checked<'_>,
+        seats: usize,
+        lives: impl Fn(usize, StorageId) -> RangeInclusive<usize>,
+    ) -> Option<Self> {
         let plan = plan.plan();
         let (mut numbers, mut values) = (vec![None; plan.storages.len()], Vec::<Value>::new());
         for (at, command) in plan.commands.iter().enumerate() {
@@ -265,14 +276,15 @@ impl Layout {
                 let Storage::Scratch { bytes } = plan.storages[id as usize] else {
                     continue;
                 };
+                let (first, last) = lives(at, StorageId(id)).into_inner();
                 match numbers[id as usize] {
                     Some(number) => {
                         let value: &mut Value = &mut values[number];
-                        value.last = at;
+                        (value.first, value.last) = (value.first.min(first), value.last.max(last));
                     }
                     None => {
                         numbers[id as usize] = Some(values.len());
-                        values.push(Value { bytes: bytes.checked_mul(seats)?, first: at, last: at });
+                        values.push(Value { bytes: bytes.checked_mul(seats)?, first, last });
                     }
                 }
             }

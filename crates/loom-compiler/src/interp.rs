@@ -82,7 +82,7 @@ pub enum Fault {
         at: Span,
     },
     /// More ops than [`Limits::steps`].
-    #[error("ran more than {limit} ops")]
+    #[error("ran more than {limit} ops: its `steps_max`")]
     Steps {
         /// The limit.
         limit: u64,

@@ -345,8 +345,12 @@ impl Module {
                         found.push(at);
                     }
                     Kind::Symbol => {
-                        if let Some(callee) = self.symbols.get(&self.text(token)[1..]) {
-                            callers.entry(*callee).or_default().push(at);
+                        let Some(callee) = self.symbols.get(&self.text(token)[1..]) else { continue };
+                        callers.entry(*callee).or_default().push(at);
+                        // What outlives a launch is the host's; assembly has a symbol, too.
+                        let kind = self.op_name(&self.ops[*callee]);
+                        if kind == "global.variable" || kind.starts_with("low.") {
+                            found.push(at);
                         }
                     }
                     _ => {}

@@ -225,7 +225,11 @@ fn what_nobody_has_is_unsupported_or_skipped() {
             Status::Unsupported,
             "comparator `topk.equal` is not registered",
         ),
-        ("  check.expect.event<device> {kind = \"assert\"}".into(), Status::Unsupported, "device event `device`"),
+        (
+            "  check.expect.event<device> {kind = \"assert\"}".into(),
+            Status::Unsupported,
+            "event `device` is not observed",
+        ),
         (
             "  check.requires<target.feature> {name = \"wmma\"}".into(),
             Status::Skipped,
@@ -250,6 +254,23 @@ fn what_nobody_has_is_unsupported_or_skipped() {
         let message = found.message.unwrap_or_default();
         assert!(found.status == status && message.contains(says), "{body}\n{:?} {message}", found.status);
     }
+}
+
+/// Where a case waits for an event, a launch that stops may be what it waits for; without one it is an error.
+#[test]
+fn a_launch_that_stops_before_an_event_is_neither_right_nor_wrong() {
+    let text = |event: &str| {
+        format!(
+            "kernel.def @stops() {{\n  kernel.launch.config workgroups(1, 1, 1) workgroup_size(1, 1, 1) : index\n}} \
+             launch(%x: buffer) {{\n  %no = scalar.constant false : i1\n  kernel.assert %no \"meant\" : i1\n  kernel.return\n}}\n\
+             check.case public @c {{\n  %a = check.generate.fill value(1) : tensor<2xi32>\n  \
+             kernel.launch @stops(%a) : (tensor<2xi32>)\n{event}  check.return\n}}\n"
+        )
+    };
+    let stopped = samples(&text("  check.expect.event<device> {kind = \"assert\"}\n"), "c");
+    let message = stopped[0].message.clone().unwrap_or_default();
+    assert!(stopped[0].status == Status::Unsupported && message.contains("meant"), "{stopped:?}");
+    assert_eq!(samples(&text(""), "c")[0].status, Status::Error);
 }
 
 /// Sizes are the text's: none makes the runner allocate or run without bound.

@@ -491,6 +491,12 @@ fn constants_fold_and_bytes_are_read() {
     wrong("@table : buffer", "@table : index", "`@table` is a buffer, found index");
     wrong("global.load @scale", "global.load @nope", "`@nope` is not defined");
     wrong("global.constant @scale", "global.variable @scale", "`@scale` is a variable");
+    // A function that no kernel reaches may be the host's, and is refused where one does.
+    let host = "global.variable @count : index = 0\nfunc.def @next() -> (index) {\n%c = global.load @count : index\n\
+                func.return %c : index\n}\n";
+    assert!(parse("a.loom", &format!("{host}{text}")).verify().is_ok());
+    let reaches = text.replace("%s = global.load @scale : index", "%s = func.call @next() : () -> (index)");
+    says(parse("a.loom", &format!("{host}{reaches}")).verify(), &["`@count` is a variable"]);
     let stores = format!(
         "{globals}{}",
         storing(&format!(

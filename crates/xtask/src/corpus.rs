@@ -8,7 +8,7 @@
 //! - A case without an expectation is only for timing: its kernels are compiled, and it is run with `--all`.
 
 use crate::fetch;
-use crate::shell::{Chore, ChoreError, at, cargo, finish, root};
+use crate::shell::{Chore, ChoreError, at, cargo, finish, none_chosen, root};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -62,7 +62,7 @@ pub fn run(options: &Options) -> Chore {
         }
     };
     let tool = Tool { lanes, limit: Duration::from_secs(options.seconds) };
-    let mut rows = Vec::new();
+    let (mut rows, mut names) = (Vec::new(), Vec::new());
     for package in &packages {
         let mut files = Vec::new();
         collect(package, &mut files)?;
@@ -78,10 +78,11 @@ pub fn run(options: &Options) -> Chore {
         let texts = files.iter().zip(&parsed).filter(|(_, wrong)| wrong.is_none());
         let texts: Vec<&Path> = texts.map(|(path, _)| path.as_path()).collect();
         for (path, wrong) in files.iter().zip(&parsed) {
+            let name = path.strip_prefix(package).unwrap_or(path).to_string_lossy().into_owned();
             if !path.to_string_lossy().contains(&options.only) {
+                names.push(name);
                 continue;
             }
-            let name = path.strip_prefix(package).unwrap_or(path).to_string_lossy().into_owned();
             let before = rows.len();
             let (file, symbol, note) = (name.clone(), String::new(), String::new());
             rows.push(Row { file, symbol, what: "parse", wrong: wrong.clone(), note });
@@ -92,6 +93,9 @@ pub fn run(options: &Options) -> Chore {
             let wrong = rows[before..].iter().filter(|row| row.wrong.is_some()).count();
             println!("corpus: {name}: {} tried, {wrong} wrong", rows.len() - before);
         }
+    }
+    if rows.is_empty() {
+        return Err(none_chosen("no Loom file", &options.only, &names));
     }
     report(&rows)
 }

@@ -1,4 +1,4 @@
-//! Every chore of the project: `cargo xtask ci | zoo | corpus | ptx | bench | bundle | build-time`.
+//! Every chore of the project: `cargo xtask ci | zoo | corpus | ptx | bench | bundle | stack | build-time`.
 #![deny(unsafe_code)]
 
 mod bench;
@@ -9,6 +9,7 @@ mod corpus;
 mod fetch;
 mod ptx;
 mod shell;
+mod stack;
 mod zoo;
 
 use clap::{Parser, Subcommand};
@@ -35,6 +36,8 @@ enum Chore {
     Bench(bench::Options),
     /// One archive that proves the CUDA backend on a machine with a GPU and without Rust
     Bundle(bundle::Options),
+    /// Write a random-weight stack of LSTM cells as an ONNX file
+    Stack(stack::Options),
     /// Time a clean release build of the default features, downloads excluded
     BuildTime,
 }
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Chore::Ptx(options) => ptx::run(&options),
         Chore::Bench(options) => bench::run(&options),
         Chore::Bundle(options) => bundle::run(&options),
+        Chore::Stack(options) => stack::run(&options),
         Chore::BuildTime => build_time::run(),
     };
     match done {

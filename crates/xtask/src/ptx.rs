@@ -5,8 +5,8 @@
 //!   `--bless` writes it anew.
 
 use crate::fetch;
-use crate::shell::{Chore, ChoreError, at, cargo, finish, root};
-use std::collections::BTreeMap;
+use crate::shell::{Chore, ChoreError, at, cargo, finish, none_chosen, root};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -41,7 +41,7 @@ pub fn run(options: &Options) -> Chore {
     }
     sources.retain(|path| path.extension().is_some_and(|ending| ending == "loom"));
     sources.sort();
-    let mut jobs = Vec::new();
+    let (mut jobs, mut others) = (Vec::new(), BTreeSet::new());
     for target in TARGETS {
         for checked in [false, true] {
             // Checks are the same on every target; one is enough.
@@ -52,12 +52,19 @@ pub fn run(options: &Options) -> Chore {
             write_texts(&out, target, checked, &sources)?;
             for entry in std::fs::read_dir(&out).map_err(at(&out))?.flatten() {
                 let path = entry.path();
-                let is_text = path.extension().is_some_and(|ending| ending == "ptx");
-                if is_text && path.to_string_lossy().contains(&options.only) {
+                if path.extension().is_none_or(|ending| ending != "ptx") {
+                    continue;
+                }
+                if path.to_string_lossy().contains(&options.only) {
                     jobs.push((path, target, checked));
+                } else {
+                    others.insert(entry.file_name().to_string_lossy().into_owned());
                 }
             }
         }
+    }
+    if jobs.is_empty() {
+        return Err(none_chosen("no text", &options.only, &others));
     }
     jobs.sort();
     println!("ptx: {} texts", jobs.len());

@@ -9,7 +9,7 @@ failed=0
 say() { printf '%s\n' "$*" | tee -a "$REPORT"; }
 now() { date +%s.%N; }
 
-# one SECONDS NAME COMMAND …: a line, and what it printed if it failed or SHOW is set.
+# one SECONDS NAME COMMAND …: a line; what it printed stands below the table if it failed or SHOW is set.
 one() {
   limit=$1 name=$2; shift 2
   began=$(now)
@@ -18,10 +18,11 @@ one() {
   took=$(echo "$(now) $began" | awk '{ printf "%.2f", $1 - $2 }')
   if [ $status -eq 0 ]; then say "| $name | ok | $took |"; else say "| $name | FAILED ($status) | $took |"; failed=$((failed + 1)); fi
   if [ $status -ne 0 ] || [ -n "$SHOW" ]; then
-    { echo; echo '```text'; tail -n 60 out.txt; echo '```'; echo; } | tee -a "$REPORT"
+    { printf '\n%s\n\n```text\n' "$name"; tail -n 60 out.txt; echo '```'; } >>below.txt
   fi
 }
-table() { say; say "## $1"; say; say '| what | result | s |'; say '| --- | --- | --- |'; }
+table() { say; say "## $1"; say; say '| what | result | s |'; say '| --- | --- | --- |'; : >below.txt; }
+below() { tee -a "$REPORT" <below.txt; rm -f out.txt below.txt; SHOW=; }
 
 devices() {
   say "# $(bin/lanes devices | grep -m1 cuda || echo no GPU)"
@@ -39,6 +40,7 @@ conformance() {
     total=$((total + 1))
     one 120 "$test" bin/conformance --exact "$test" --nocapture
   done
+  below
   say
   say "$((total - failed + before)) of $total."
   [ $total -gt 0 ] || failed=$((failed + 1))
@@ -49,18 +51,19 @@ measured() {
   SHOW=1
   one 120 'null turn, chain, memory' bin/null_turn
   one 300 'contractions' bin/products
-  SHOW=
+  below
 }
 
 proofs() {
   table Proofs
   SHOW=1
   one 60 'a kernel that traps' bin/proofs trap
+  one 60 'turns allocate nothing' bin/proofs allocations
   one 60 'launches refused' bin/proofs refused
   one 120 'out of memory' bin/proofs memory
   one 300 'churn' bin/proofs churn "${TURNS:-100000}"
   one 550 'exit' bin/proofs exit "${EXITS:-1000}" "${AT_ONCE:-8}"
-  SHOW=
+  below
 }
 
 models() {
@@ -75,7 +78,7 @@ models() {
     one 120 "$model: check" bin/lanes check "$model" --backend cuda --against cpu --input normal --streams 8 --turns 20
     one 300 "$model: bench" bin/lanes bench "$model" --backend cuda --input normal --streams 1,64,1024,4096 --turns 200
   done
-  SHOW=
+  below
 }
 
 : >"$REPORT"
@@ -86,7 +89,6 @@ for part in "$@"; do
     *) echo "run.sh: no part $part; there are devices conformance measured proofs models" >&2; exit 2 ;;
   esac
 done
-rm -f out.txt
 say
 say "$failed failed."
 [ $failed -eq 0 ]

@@ -57,6 +57,15 @@ pub fn cargo() -> Command {
     cargo
 }
 
+/// That `what` has `only` in its path: an error, with some of what there is.
+pub fn none_chosen(what: &str, only: &str, names: impl IntoIterator<Item = impl std::fmt::Display>) -> ChoreError {
+    const SHOWN: usize = 40;
+    let names: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
+    let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    ChoreError::Words(format!("--only {only}: {what} has that in its path; there are {shown}{more}"))
+}
+
 /// Runs a program to its end, its output going where ours goes.
 pub fn finish(command: &mut Command) -> Chore {
     let status = command
@@ -83,4 +92,16 @@ pub fn output(command: &mut Command) -> Chore<String> {
 fn line_of(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_of_none_names_what_there_is() {
+        let said = |count: usize| none_chosen("no file", "x", (0..count).map(|at| format!("f{at}"))).to_string();
+        assert_eq!(said(2), "--only x: no file has that in its path; there are f0, f1");
+        assert!(said(41).ends_with("f39 and 1 more"), "{}", said(41));
+    }
 }

@@ -2,7 +2,7 @@
 //! time and against each stream served alone; and how close the scratch of their plans comes to the least.
 
 use crate::fetch::{environment, folder, unpack_models};
-use crate::shell::{Chore, ChoreError, at, cargo, finish, root};
+use crate::shell::{Chore, ChoreError, at, cargo, finish, none_chosen, root};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -75,14 +75,14 @@ impl Default for Options {
 
 /// Fetches, runs and compares.
 pub fn run(options: &Options) -> Chore {
+    let chosen: Vec<&Entry> = ZOO.iter().filter(|entry| entry.path.contains(&options.only)).collect();
+    if chosen.is_empty() {
+        return Err(none_chosen("no model of the zoo", &options.only, ZOO.iter().map(|entry| entry.path)));
+    }
     let folder = folder();
     unpack_models()?;
     let python = environment(&folder.join("python"), &REFERENCE)?;
     finish(cargo().args(["build", "--release", "--package", "lanes-cli"]))?;
-    let chosen: Vec<&Entry> = ZOO.iter().filter(|entry| entry.path.contains(&options.only)).collect();
-    if chosen.is_empty() {
-        return Err(ChoreError::Words(format!("no model of the zoo has `{}` in its path", options.only)));
-    }
     for entry in chosen {
         compare(entry, options, &folder, &python)?;
         let (input, shape) = entry.input;

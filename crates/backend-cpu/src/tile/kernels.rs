@@ -801,9 +801,12 @@ unsafe fn any<const MATH: bool>(op: Op, to: *mut u8, from: [Operand; 3], n: usiz
             Op::Convert(Convert::ExtSI, S::I32, S::I64 | S::Index) => map1(to, from, n, |x: i32| x as i64),
             Op::Convert(Convert::ExtUI, S::I32, S::I64 | S::Index | S::Offset) => map1(to, from, n, |x: u32| x as u64),
             Op::Convert(Convert::TruncI, S::I64 | S::Index | S::Offset, S::I32) => map1(to, from, n, |x: u64| x as u32),
-            Op::Convert(Convert::Bitcast, S::I32, S::F32) | Op::Convert(Convert::Bitcast, S::F32, S::I32) => {
-                map1(to, from, n, |x: u32| x);
-            }
+            Op::Convert(Convert::Bitcast, ..) => match op.result().bytes() {
+                1 => map1(to, from, n, |x: u8| x),
+                2 => map1(to, from, n, |x: u16| x),
+                4 => map1(to, from, n, |x: u32| x),
+                _ => map1(to, from, n, |x: u64| x),
+            },
             Op::FmaExtended(S::BF16) if MATH => {
                 map3(to, from, n, |a: u16, b: u16, c: f32| bf16_to_f32(a).mul_add(bf16_to_f32(b), c))
             }

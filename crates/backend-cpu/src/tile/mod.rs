@@ -141,7 +141,7 @@ pub enum Fault {
     },
     /// More turns of loops than the budget.
     #[error(
-        "kernel `{kernel}`: {op} at byte {at} (line {line}) of the source is still running after {limit} turns of loops"
+        "kernel `{kernel}`: {op} at byte {at} (line {line}) of the source is still running after {limit} turns of loops: its `steps_max`"
     )]
     Steps {
         /// The kernel's export name.

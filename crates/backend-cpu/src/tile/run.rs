@@ -292,6 +292,24 @@ fn still_running(kernel: &str, program: &Program, site: SiteId, limit: u64) -> F
     Fault::Steps { kernel: kernel.to_owned(), op: site.op.clone(), at: site.span.start, line: site.line, limit }
 }
 
+/// Writes `base + step·i` for `count` elements from `to` on, which is valid for them. Several at a time: a sum for each is less
+/// than a product, and no element waits for the one before.
+unsafe fn ramp(to: *mut i64, base: i64, step: i64, count: usize) {
+    const WIDE: usize = 8;
+    let mut values: [i64; WIDE] = std::array::from_fn(|i| base.wrapping_add(step.wrapping_mul(i as i64)));
+    let by = step.wrapping_mul(WIDE as i64);
+    let whole = count - count % WIDE;
+    for at in (0..whole).step_by(WIDE) {
+        // SAFETY: the caller's promise.
+        unsafe { to.add(at).cast::<[i64; WIDE]>().write_unaligned(values) };
+        values = values.map(|value| value.wrapping_add(by));
+    }
+    for (at, value) in (whole..count).zip(values) {
+        // SAFETY: as above.
+        unsafe { to.add(at).write(value) };
+    }
+}
+
 /// A fault, behind a pointer: every access returns one or none.
 type Stop = Box<Fault>;
 
@@ -563,16 +581,19 @@ impl Run<'_> {
                     Inst::Reduce { combine, ty, to, from, term, group } => {
                         let fresh = matches!(from, Source::Memory(_)) && !matches!(term, Term::SquaredDifference(_));
                         let from = self.source(*from, *ty, exec, 0)?;
-                        if fresh && self.ahead {
-                            access::fetch_next(from, (exec.hi - exec.lo) * ty.bytes() as usize);
-                        }
+                        // What the next tile will most likely read here.
+                        let ahead = if fresh && self.ahead && from.is_each() {
+                            from.at.wrapping_add((exec.hi - exec.lo) * ty.bytes() as usize)
+                        } else {
+                            ptr::null()
+                        };
                         let other = match term {
                             Term::Value => from,
                             Term::Product(other) | Term::SquaredDifference(other) => {
                                 self.source(*other, *ty, exec, 1)?
                             }
                         };
-                        self.reduce((*combine, *ty), *term, *to, [from, other], *group, exec)
+                        self.reduce((*combine, *ty), *term, *to, [from, other], *group, (exec, ahead))
                     }
                     Inst::Shuffle { mode, ty, to, valid, from, offset, width } => {
                         let offset = self.source(*offset, ScalarType::I32, exec, 0)?;
@@ -849,10 +870,8 @@ impl Run<'_> {
         self.runs(exec, |segment, item, first, count| {
             let base = line.base.wrapping_add(line.g.wrapping_mul(segment as i64));
             let base = base.wrapping_add(line.l.wrapping_mul(item as i64));
-            for i in 0..count {
-                // SAFETY: as above.
-                unsafe { to.add(first + i).write(base.wrapping_add(line.l.wrapping_mul(i as i64))) };
-            }
+            // SAFETY: as above.
+            unsafe { ramp(to.add(first), base, line.l, count) };
             true
         });
     }

@@ -90,7 +90,7 @@ fn a_driver_that_is_not_as_it_should_be_is_named() {
 /// A driver of functions here: what a test has it say, and what it was asked.
 mod pretended {
     use super::*;
-    use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+    use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
     use std::thread;
 
     /// How often the queue says that it is not empty, what it says then, and what the tick is by then.
@@ -100,6 +100,8 @@ mod pretended {
     static TICK_THEN: AtomicU32 = AtomicU32::new(0);
     static LAUNCHES: AtomicUsize = AtomicUsize::new(0);
     static LAUNCHED: AtomicU32 = AtomicU32::new(0);
+    /// Where the next memory is.
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 30);
     /// How often there is no memory.
     static SHORT: AtomicU32 = AtomicU32::new(0);
     /// What was given back, and by which thread.
@@ -148,7 +150,7 @@ mod pretended {
             if SHORT.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
                 return OUT_OF_MEMORY;
             }
-            *to = 4096;
+            *to = NEXT.fetch_add(1 << 30, SeqCst);
             0
         }
         memory_gone(_address: raw::CUdeviceptr) { back("memory") }
@@ -193,6 +195,9 @@ mod pretended {
         Box::leak(Box::new(unsafe { Driver::start(&find) }.expect("it starts")))
     }
 
+    /// Bytes that have a piece of their own.
+    const LARGE: usize = 16 << 20;
+
     /// One after the other: what the driver says is one for all.
     static ONE: Mutex<()> = Mutex::new(());
 
@@ -201,7 +206,7 @@ mod pretended {
     #[test]
     fn ends_are_seen_in_memory() {
         let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let context = Context::open(driver(), 7).expect("it opens");
+        let context = Context::open(driver(), 7, None).expect("it opens");
         // SAFETY: no node, so nothing is touched.
         let graph = unsafe { context.graph("a graph", &[]) }.expect("it is made");
         // SAFETY: as above.
@@ -232,14 +237,15 @@ mod pretended {
         assert_eq!(flying(), 0, "what was not launched is not waited for");
         LAUNCHED.store(0, SeqCst);
 
-        (launch().unwrap(), launch().unwrap());
+        launch().unwrap();
+        launch().unwrap();
         REACHED.store(700, SeqCst);
         let said = "device lost: cuStreamQuery says error 700";
         assert_eq!([finish(6), finish(7)], [Err(said.into()), Err(said.into())]);
         REACHED.store(0, SeqCst);
         assert_eq!(launch().unwrap_err().to_string(), said);
         assert_eq!(context.health().unwrap_err().to_string(), said);
-        let again = Context::open(driver(), 7).err().unwrap().to_string();
+        let again = Context::open(driver(), 7, None).err().unwrap().to_string();
         assert!(again.starts_with(said) && again.contains("cannot be trusted any more"), "{again}");
     }
 
@@ -260,35 +266,50 @@ mod pretended {
         until(&|| LAUNCHES.load(SeqCst) == 0 || gone("context") == 1);
         BACK.lock().unwrap().clear();
 
-        let context = Context::open(driver(), 3).expect("it opens");
-        let [first, second, third] = [(); 3].map(|()| context.allocate("memory", 100, false).expect("there is some"));
+        let context = Context::open(driver(), 3, None).expect("it opens");
+        let [first, second, third] = [(); 3].map(|()| context.allocate("memory", LARGE, false).expect("there is some"));
+        // Two that are small share a piece, which goes with the last of them.
+        let small = [(); 2].map(|()| context.allocate("memory", 100, false).expect("there is some"));
+        let [one, other] = small.each_ref().map(|small| small.base().address);
+        assert_eq!((other - one, one % 256), (256, 0));
+        let [one, other] = small;
+        drop(one);
         drop(first);
         until(&|| gone("memory") == 1);
+        drop(other);
+        until(&|| gone("memory") == 2);
 
         // Turns in flight hold it up, but not for ever; nor where memory is short.
         context.flying.store(1, SeqCst);
         let began = Instant::now();
         drop(second);
-        until(&|| gone("memory") == 2);
+        until(&|| gone("memory") == 3);
         assert!(began.elapsed() >= Duration::from_millis(20), "{:?}", began.elapsed());
         drop(third);
         SHORT.store(1, SeqCst);
-        let fourth = context.allocate("memory", 100, false).expect("it was there at the second look");
-        assert_eq!(gone("memory"), 3);
+        let fourth = context.allocate("memory", LARGE, false).expect("it was there at the second look");
+        assert_eq!(gone("memory"), 4);
         SHORT.store(2, SeqCst);
-        let error = context.allocate("rows", 100, false).err().unwrap();
-        assert_eq!(error.to_string(), DeviceError::OutOfMemory { what: "rows".into(), asked: 100 }.to_string());
+        let error = context.allocate("rows", LARGE, false).err().unwrap();
+        let expected = DeviceError::OutOfMemory { what: "rows".into(), asked: LARGE as u64 };
+        assert_eq!(error.to_string(), expected.to_string());
+        // A piece that is not to be had whole is asked for as long as is needed.
+        SHORT.store(1, SeqCst);
+        let fifth = context.allocate("memory", 100, false).expect("there is a little");
         context.flying.store(0, SeqCst);
 
         // SAFETY: no node, so nothing is touched.
         let graph = unsafe { context.graph("a graph", &[]) }.expect("it is made");
         drop(context);
-        drop(fourth);
+        drop((fourth, fifth));
         drop(graph);
         until(&|| gone("context") == 1);
         let back = BACK.lock().unwrap();
         let order: Vec<&str> = back.iter().map(|(what, _)| *what).collect();
-        assert_eq!(order, ["memory", "memory", "memory", "memory", "graph", "queue", "queue", "context"]);
+        assert_eq!(
+            order,
+            ["memory", "memory", "memory", "memory", "memory", "memory", "graph", "queue", "queue", "context"]
+        );
         assert!(back.iter().all(|(_, by)| by == "lanes-cuda-reaper"), "{back:?}");
     }
 }

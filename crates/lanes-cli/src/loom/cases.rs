@@ -5,7 +5,7 @@
 //! - A file that cannot be read, parsed or linked is wrong input: exit 2. A case that does not verify is an error: exit 1.
 //! - A benchmark is timed once its case has passed. What is timed is a policy of this command, not of the text.
 
-use super::{Wrong, ended, name_of, pair, read};
+use super::{Wrong, distinct, ended, name_of, pair, read};
 use crate::error::{CliError, CliResult};
 use crate::npy;
 use crate::{args, load, say};
@@ -25,6 +25,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Steps of a launch unless told otherwise: a loop without end takes some ten seconds, and what takes as long is no test.
+const STEPS_MAX: u64 = 1 << 30;
 /// Rounds before anything is noted.
 const WARM_UP: usize = 3;
 /// Once so much time went into one measurement, it ends with the rounds that it has.
@@ -72,6 +74,9 @@ struct OnArgs {
     /// Bind a config key
     #[arg(long, value_name = "K=V", allow_hyphen_values = true, value_parser = pair)]
     config: Vec<(String, String)>,
+    /// Turns of loops that a launch may take on the CPU, and ops that a function of the host may run
+    #[arg(long, value_name = "N", default_value_t = STEPS_MAX, value_parser = clap::value_parser!(u64).range(1..))]
+    steps_max: u64,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -81,6 +86,7 @@ struct OnArgs {
 struct Opened {
     device: Arc<dyn Device>,
     config: BTreeMap<String, String>,
+    steps_max: u64,
     files: Vec<(PathBuf, String, Result<Module, Wrong>)>,
 }
 
@@ -92,19 +98,20 @@ impl OnArgs {
                 return Err(CliError::usage(format!("--config {key}={value}: `{key}` is bound twice")));
             }
         }
-        let device = load::device(&self.backend, self.threads)?;
+        let device = load::device_of_steps(&self.backend, self.threads, Some(self.steps_max))?;
+        let paths = distinct(&self.files);
         let texts: Vec<(String, Result<String, Wrong>)> =
-            self.files.iter().map(|path| (name_of(path), read(path))).collect();
+            paths.iter().map(|path| (name_of(path), read(path))).collect();
         let parse = |(name, text): &(String, Result<String, Wrong>)| Module::parse(name, text.as_ref().ok()?).ok();
         let modules: Vec<Option<Module>> = texts.iter().map(parse).collect();
         let mut files = Vec::new();
-        for (at, (path, (name, text))) in self.files.iter().zip(texts).enumerate() {
+        for (at, (path, (name, text))) in paths.into_iter().zip(texts).enumerate() {
             let others = modules.iter().enumerate().filter(|(other, _)| *other != at);
             let libraries: Vec<&Module> = others.filter_map(|(_, module)| module.as_ref()).collect();
             let module = text.and_then(|text| Module::with_cases(&name, &text, &libraries).map_err(Wrong::Text));
             files.push((path.clone(), name, module));
         }
-        Ok(Opened { device, config, files })
+        Ok(Opened { device, config, steps_max: self.steps_max, files })
     }
 }
 
@@ -122,7 +129,8 @@ impl<'m> Bench<'m> {
         let config = &opened.config;
         let target = DeviceTarget::new(Arc::clone(&opened.device), module, config)
             .map_err(|why| CliError::failed(format!("--backend: {why}")))?;
-        let host = Interpreted::new(module, config, interp::Limits::default());
+        let limits = interp::Limits { steps: opened.steps_max, ..interp::Limits::default() };
+        let host = Interpreted::new(module, config, limits);
         let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
         Ok(Self { module, config, target, host, files: NpyFiles { folder } })
     }
@@ -175,7 +183,11 @@ impl Counts {
 
 fn said(verdict: &Verdict) -> Option<String> {
     let message = verdict.message.as_ref()?;
-    Some(if verdict.status == Status::Skipped { format!("skipped: {message}") } else { message.clone() })
+    Some(match verdict.status {
+        Status::Skipped => format!("skipped: {message}"),
+        Status::Error if message.contains("`steps_max`") => format!("{message}; --steps-max N allows more"),
+        _ => message.clone(),
+    })
 }
 
 fn literal(value: Literal) -> Value {

@@ -78,7 +78,7 @@ fn test_runs_what_is_asked_for() {
     let found = lanes(here.path(), "loom test {}/a.loom --json --case hidden").json();
     assert_eq!(found["unsupported"], 1);
     let message = found["files"][0]["cases"][0]["message"].as_str().unwrap();
-    assert!(message.contains("device event `device`"), "{message}");
+    assert!(message.contains("event `device` is not observed"), "{message}");
     for (rest, says) in [
         ("--case @nope", &["--case @nope", "no file has such a case", "@doubles, @hidden"][..]),
         ("--sample 3", &["--sample 3", "no case has so many samples"]),
@@ -116,6 +116,44 @@ fn test_links_files_and_reports_wrong_ones() {
     assert_eq!(found["files"][0]["cases"], json!([]));
     assert_eq!(found["files"][0]["errors"][0]["line"], 1);
     assert!(ran.err.contains("errors in 1 of 2 files"), "{ran:?}");
+}
+
+/// A loop without end is ended by a limit that is said, with the option that raises it; what stays below it runs.
+#[test]
+fn loops_without_end_are_ended() {
+    let here = place();
+    let counts = |turns: &str| {
+        format!(
+            "kernel.def @waits() {{\n  kernel.launch.config workgroups(1, 1, 1) workgroup_size(1, 1, 1) : index\n}} \
+             launch(%x: buffer) {{\n  %base = index.constant 0 : offset\n  %v = buffer.view %x[%base] : buffer -> view<1xi32>\n  \
+             %low = index.constant 0 : index\n  %high = index.constant {turns} : index\n  %one = index.constant 1 : index\n  \
+             scf.for %i = [%low to %high step %one] {{\n    %n = index.cast %i : index to i32\n    \
+             view.store<volatile> %n, %v[0] : i32, view<1xi32>\n  }}\n  kernel.return\n}}\n\
+             check.case public @waiting {{\n  %x = check.generate.fill value(0) : tensor<1xi32>\n  \
+             kernel.launch @waits(%x) : (tensor<1xi32>)\n  check.return\n}}\n"
+        )
+    };
+    write(here.path(), "long.loom", &counts("1000000000000"));
+    write(here.path(), "short.loom", &counts("900"));
+    let ran = lanes(here.path(), "loom test {}/long.loom --steps-max 1000");
+    assert_eq!(ran.status, Some(1), "{ran:?}");
+    for said in ["scf.for", "line 9", "1000 turns of loops", "--steps-max N allows more"] {
+        assert!(ran.out.contains(said), "{ran:?}");
+    }
+    assert_eq!(lanes(here.path(), "loom test {}/short.loom --steps-max 1000").status, Some(0));
+    assert_eq!(lanes(here.path(), "loom test {}/short.loom --steps-max 0").status, Some(2));
+}
+
+/// A text is no library of its own: named twice, in whatever way, it is looked at once.
+#[test]
+fn a_file_named_twice_is_one() {
+    let here = place();
+    write(here.path(), "a.loom", &format!("{KERNELS}{CASES}"));
+    for command in ["test --sample 0", "check", "fmt --check", "compile --kernel double --target cpu"] {
+        let once = lanes(here.path(), &format!("loom {command} {{}}/a.loom"));
+        let twice = lanes(here.path(), &format!("loom {command} {{}}/a.loom {{}}/./a.loom"));
+        assert_eq!((once.status, &once.out, &once.err), (twice.status, &twice.out, &twice.err), "{command}");
+    }
 }
 
 #[test]

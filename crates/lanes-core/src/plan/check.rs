@@ -155,6 +155,7 @@ impl Plan {
             check.command(command)?;
         }
         check.all_written(signature)?;
+        self.epilogues.iter().enumerate().try_for_each(|(at, epilogue)| epilogue.check(at, self))?;
         Ok(Checked { plan: self, signature })
     }
 }

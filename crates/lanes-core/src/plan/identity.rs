@@ -80,7 +80,8 @@ impl Hash {
     }
 
     fn plan(&mut self, plan: &Plan) {
-        let Plan { name, storages, kernels, commands } = plan;
+        // Epilogues say nothing that commands do not.
+        let Plan { name, storages, kernels, commands, epilogues: _ } = plan;
         self.text(name);
         self.list(storages, Self::storage);
         self.list(kernels, |hash, kernel| {

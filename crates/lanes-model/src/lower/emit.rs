@@ -5,9 +5,10 @@
 //! - A view has no home of its own; it is its operand's home, seen differently. Where strides cannot say that, it is
 //!   copied once.
 //! - A concatenation or a pad whose pieces all live in it already costs nothing.
-//! - Not here: products (`contract`), and views as runs of bytes (`runs`).
+//! - Not here: products (`contract`), what goes on with one (`epilogue`), and views as runs of bytes (`runs`).
 
 mod contract;
+mod epilogue;
 mod runs;
 
 use self::runs::{regions, reordered, runs};
@@ -667,6 +668,10 @@ impl Emitter {
         // The port is known once all outputs are.
         let status = self.storage(Storage::Output { port: usize::MAX, bytes: 4 });
         self.plan.commands.insert(0, Command::Fill { to: (status, Region::contiguous(0, 4)), pattern: 0 });
+        for epilogue in &mut self.plan.epilogues {
+            epilogue.contraction += 1;
+            epilogue.dispatch += 1;
+        }
         self.status = Some(status);
         status
     }
@@ -750,11 +755,13 @@ impl Emitter {
         targets: &[(DType, Home)],
         sources: &[(DType, Home)],
     ) -> Result<(), LowerError> {
-        let targets: Vec<_> = targets.iter().map(|(dtype, home)| (*dtype, home.clone(), Access::Write)).collect();
-        let sources: Vec<_> = sources.iter().map(|(dtype, home)| (*dtype, home.clone(), home.view.clone())).collect();
-        self.dispatch(label, &targets, &sources, |name, buffers, operands| {
+        let written: Vec<_> = targets.iter().map(|(dtype, home)| (*dtype, home.clone(), Access::Write)).collect();
+        let read: Vec<_> = sources.iter().map(|(dtype, home)| (*dtype, home.clone(), home.view.clone())).collect();
+        self.dispatch(label, &written, &read, |name, buffers, operands| {
             kernels::map_kernel(name, buffers, expr, operands)
-        })
+        })?;
+        self.note_epilogue(expr, targets, sources);
+        Ok(())
     }
 
     fn dispatch(

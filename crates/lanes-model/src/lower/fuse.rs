@@ -24,6 +24,8 @@ pub fn fuse(mid: &mut Mid, kept: &[MidId]) {
     let mut is_kept = vec![false; mid.values.len()];
     kept.iter().for_each(|id| is_kept[id.0] = true);
     products(mid, &is_kept);
+    lift(mid);
+    is_kept.resize(mid.values.len(), false);
     elementwise(mid, &is_kept);
     activations(mid, &is_kept);
     mid.sweep(kept);
@@ -119,6 +121,38 @@ fn products(mid: &mut Mid, kept: &[bool]) {
         at += 1;
         !gone[at - 1]
     });
+}
+
+/// Elementwise operations on a reshaped value, done before it is reshaped: where it was made, others may be waiting for them.
+fn lift(mid: &mut Mid) {
+    let mut producers = mid.producers();
+    let mut nodes = std::mem::take(&mut mid.nodes);
+    let mut lifted = Vec::with_capacity(nodes.len());
+    for at in 0..nodes.len() {
+        let ([input], [out]) = (&nodes[at].inputs[..], &nodes[at].outputs[..]) else { continue };
+        let (input, out) = (*input, *out);
+        let Some(maker) = producers[input.0].filter(|_| matches!(nodes[at].op, MidOp::Map(_))) else { continue };
+        let from = nodes[maker].inputs.first().copied();
+        let Some(from) = from.filter(|_| matches!(nodes[maker].op, MidOp::Reshape)) else { continue };
+        let made = producers[from.0].map(|at| &nodes[at].op);
+        let is_work = matches!(made, Some(MidOp::Map(_) | MidOp::Linear { .. } | MidOp::Conv { .. }));
+        if !is_work || mid.shape(input) != mid.shape(out) {
+            continue;
+        }
+        let (name, dtype, shape) = (mid.values[out.0].name.clone(), mid.dtype(out), mid.shape(from).to_vec());
+        let early = mid.value(name, dtype, shape);
+        producers.push(Some(at));
+        let node = &mut nodes[at];
+        let reshape =
+            MidNode { label: node.label.clone(), op: MidOp::Reshape, inputs: vec![early], outputs: vec![out] };
+        (node.inputs, node.outputs) = (vec![from], vec![early]);
+        lifted.push((at, reshape));
+    }
+    let mut lifted = lifted.into_iter().peekable();
+    for (at, node) in nodes.into_iter().enumerate() {
+        mid.nodes.push(node);
+        mid.nodes.extend(lifted.next_if(|(after, _)| *after == at).map(|(_, reshape)| reshape));
+    }
 }
 
 /// Elementwise operations that are all of what becomes of a product.

@@ -15,6 +15,10 @@
 //! # Ok::<(), lanes_model::ModelError>(())
 //! ```
 
+mod stack;
+
+pub use stack::LstmStack;
+
 use super::file;
 use super::proto::{
     AttributeProto, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
@@ -100,13 +104,13 @@ impl ModelBuilder {
         self
     }
 
-    /// Adds a node, named after its first output. An empty operand is one left out.
+    /// Adds a node, named after its first output that has a name. An empty operand is one left out.
     pub fn node(mut self, op: &str, inputs: &[&str], outputs: &[&str], attributes: &[(&str, Value)]) -> Self {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         self.graph.node.push(NodeProto {
             input: owned(inputs),
             output: owned(outputs),
-            name: format!("{op}_{}", outputs.first().copied().unwrap_or_default()),
+            name: format!("{op}_{}", outputs.iter().find(|name| !name.is_empty()).copied().unwrap_or_default()),
             op_type: op.into(),
             attribute: attributes.iter().map(|(name, value)| attribute(name, value)).collect(),
             domain: String::new(),

@@ -251,12 +251,14 @@ impl<'m> Builder<'m> {
             "check.expect" | "check.expect.event" => {
                 let key = self.key(reader)?;
                 self.skip_rest(reader);
-                let what = if name == "check.expect" {
-                    format!("comparator `{key}` is not registered")
+                let event = name == "check.expect.event";
+                // The language names the op and says neither which events there are nor how one is told from another.
+                let what = if event {
+                    format!("event `{key}` is not observed: what a device reports is an error of the launch")
                 } else {
-                    format!("device event `{key}` cannot be observed")
+                    format!("comparator `{key}` is not registered")
                 };
-                self.step(reader, draft, StepKind::Unsupported { what });
+                self.step(reader, draft, StepKind::Unsupported { what, event });
                 none
             }
             "check.trial" if inside != Inside::Scenario => misplaced("a scenario"),
@@ -968,7 +970,11 @@ impl<'m> Builder<'m> {
         }
         reader.end()?;
         if !matches!(key.as_str(), "reference.matmul" | "reference.tiled_matmul") {
-            self.step(reader, draft, StepKind::Unsupported { what: format!("oracle `{key}` is not registered") });
+            self.step(
+                reader,
+                draft,
+                StepKind::Unsupported { what: format!("oracle `{key}` is not registered"), event: false },
+            );
             return Ok(tensor(to));
         }
         let mut tensors = Vec::new();

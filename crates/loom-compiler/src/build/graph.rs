@@ -10,11 +10,12 @@
 //! - Buffers and views are carried, too. A block that takes a view takes a dense one as long as it is given nothing else; if
 //!   it is, the blocks are built anew and strides are carried beside the views that blocks take.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::diag::{Built, Refusal, refuse};
 use crate::ir::{BlockId, Span, ValueId};
 use crate::lex::Kind;
+use crate::module::Module;
 use crate::ops::{Flags, IntPredicate, OpKind, Space};
 use crate::reader::Reader;
 use crate::syntax::{self, Region};
@@ -48,6 +49,10 @@ struct Left {
 
 struct Graph<'m> {
     nodes: Vec<Node<'m>>,
+    /// The block of each label.
+    labels: HashMap<&'m str, usize>,
+    /// The block that each value's name stands in, if only one has it.
+    named: HashMap<&'m str, Option<usize>>,
     slots: Vec<Slot>,
     returned: Option<Vec<usize>>,
     /// The slots of the strides of what is in a slot: of a view that blocks give with strides of their own.
@@ -64,9 +69,22 @@ struct Graph<'m> {
 }
 
 impl<'m> Graph<'m> {
-    fn new(nodes: Vec<Node<'m>>, outer: BlockId, carries: bool) -> Self {
+    fn new(module: &'m Module, nodes: Vec<Node<'m>>, outer: BlockId, carries: bool) -> Self {
+        let labels = nodes.iter().enumerate().filter_map(|(at, node)| Some((node.label?, at))).collect();
+        let mut named = HashMap::new();
+        for (at, node) in nodes.iter().enumerate() {
+            let (Some(first), Some(last)) = (node.block.ops.first(), node.block.ops.last()) else { continue };
+            for token in first.name..last.rest.end {
+                if module.tokens[token as usize].kind == Kind::Value {
+                    let only = named.entry(module.text(token)).or_insert(Some(at));
+                    *only = only.filter(|only| *only == at);
+                }
+            }
+        }
         Self {
             nodes,
+            labels,
+            named,
             slots: Vec::new(),
             returned: None,
             strides: HashMap::new(),
@@ -79,7 +97,7 @@ impl<'m> Graph<'m> {
     }
 }
 
-/// The most ops times tokens of a region of labelled blocks: each name is looked for in every block. Some seconds.
+/// The most blocks times tokens of a region of labelled blocks: each block hands on all that any of them names. Some seconds.
 const MAX_LABELLED: u64 = 1 << 28;
 
 const INDEX: Type = Type::Scalar(ScalarType::Index);
@@ -88,19 +106,20 @@ impl<'m> Builder<'m> {
     /// The ops of a region of several blocks, and what it returns.
     pub(super) fn graph_ops(&mut self, region: &'m Region, ends: Terminator) -> Built<Vec<Binding>> {
         let close = self.module.tokens[region.close as usize].span;
-        let ops: u64 = region.blocks.iter().map(|block| block.ops.len() as u64).sum();
+        let blocks = region.blocks.len() as u64;
         let first = region.blocks.iter().find_map(|block| block.ops.first()).map_or(region.close, |op| op.name);
         let tokens = u64::from(region.close - first);
-        if ops * tokens > MAX_LABELLED {
+        if blocks * tokens > MAX_LABELLED {
             let message = format!(
-                "labelled blocks of {ops} ops in {tokens} tokens are too long to be one loop; the product may be {MAX_LABELLED}"
+                "{blocks} labelled blocks of {tokens} tokens are too long to be one loop; the product may be {MAX_LABELLED}"
             );
             return refuse(close, message);
         }
         let mut nodes: Vec<Node<'m>> = Vec::new();
+        let mut known = HashSet::new();
         for block in &region.blocks {
             let label = block.label.map(|token| self.module.text(token));
-            if let Some(first) = label.filter(|label| nodes.iter().any(|node| node.label == Some(*label))) {
+            if let Some(first) = label.filter(|label| !known.insert(*label)) {
                 return refuse(close, format!("`{first}` labels two blocks of this region"));
             }
             if block.ops.is_empty() {
@@ -110,12 +129,11 @@ impl<'m> Builder<'m> {
         }
         for end in nodes.iter().filter_map(|node| node.block.ops.last()) {
             let labels = self.labels(end);
-            let known = |label: &&str| nodes.iter().any(|node| node.label == Some(*label));
-            if let Some((label, span)) = labels.into_iter().find(|(label, _)| !known(label)) {
+            if let Some((label, span)) = labels.into_iter().find(|(label, _)| !known.contains(label)) {
                 return refuse(span, format!("`{label}` is no block of this region"));
             }
         }
-        let graph = Graph::new(nodes, self.block, false);
+        let graph = Graph::new(self.module, nodes, self.block, false);
         let order = self.reached(&graph);
         let targeted: BTreeSet<usize> = order.iter().flat_map(|at| self.targets(&graph, *at)).collect();
         // What the first block defines is seen by all, if nothing comes back to it.
@@ -145,7 +163,7 @@ impl<'m> Builder<'m> {
             label: block.label.map(|token| self.module.text(token)),
             arguments: Vec::new(),
         });
-        let graph = Graph::new(nodes.collect(), self.block, true);
+        let graph = Graph::new(self.module, nodes.collect(), self.block, true);
         match self.looped(graph, first, &rest, ends)? {
             Some(returned) => Ok(returned),
             None => refuse(close, "a view that is shared by name has strides that its blocks do not share"),
@@ -283,8 +301,7 @@ impl<'m> Builder<'m> {
     /// The blocks that block `at` may go on with.
     fn targets(&self, graph: &Graph<'m>, at: usize) -> Vec<usize> {
         let labels = graph.nodes[at].block.ops.last().map_or_else(Vec::new, |end| self.labels(end));
-        let node = |label: &str| graph.nodes.iter().position(|node| node.label == Some(label));
-        labels.into_iter().filter_map(|(label, _)| node(label)).collect()
+        labels.into_iter().filter_map(|(label, _)| graph.labels.get(label).copied()).collect()
     }
 
     /// Builds all ops of a block but its last.
@@ -439,17 +456,10 @@ impl<'m> Builder<'m> {
             return refuse(self.span, "a block ends in cfg.br, cfg.cond_br or the return of its function");
         };
         let left = self.leave_block(graph, end, ends, done, false)?;
-        let others: Vec<usize> = (0..graph.nodes.len()).filter(|other| *other != at).collect();
         let mut given = Vec::new();
         for token in block.ops.iter().flat_map(|op| &op.results) {
             let text = self.module.text(*token);
-            let named = |node: &Node<'m>| {
-                let (first, last) = (node.block.ops.first()?, node.block.ops.last()?);
-                (first.name..last.rest.end).find(|token| {
-                    self.module.tokens[*token as usize].kind == Kind::Value && self.module.text(*token) == text
-                })
-            };
-            if !others.iter().any(|other| named(&graph.nodes[*other]).is_some()) {
+            if graph.named.get(text).is_none_or(|only| *only == Some(at)) {
                 continue;
             }
             // Layouts whose strides are values of the block stay with it.
@@ -583,7 +593,7 @@ impl<'m> Builder<'m> {
         let token = reader.expect(Kind::Label)?;
         let label = reader.text(token);
         // All are known by now.
-        let Some(target) = graph.nodes.iter().position(|node| node.label == Some(label)) else {
+        let Some(&target) = graph.labels.get(label) else {
             return refuse(token.span, format!("`{label}` is no block of this region"));
         };
         let mut values = Vec::new();

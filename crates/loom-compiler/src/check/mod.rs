@@ -197,7 +197,11 @@ pub(crate) enum StepKind {
     /// `check.expect.shape`.
     Shape { value: TensorId, dims: Vec<Dim> },
     /// A comparator, oracle or event that no runner of ours has.
-    Unsupported { what: String },
+    Unsupported {
+        what: String,
+        /// Whether it is an event: a launch before it may be meant to stop.
+        event: bool,
+    },
     /// Runs its steps `count` times.
     Trial { count: ValueId, index: ValueId, entropy: Option<EntropyId>, ordinal: u64, steps: Vec<Step> },
     /// `entropy::Entropy::fork`.

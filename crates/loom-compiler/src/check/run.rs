@@ -288,6 +288,20 @@ fn skipped(case: &Case, target: &dyn Target) -> Option<String> {
     })
 }
 
+/// A launch that stopped is what an event behind it may be about: then nobody can say whether it is wrong.
+fn expected_stop(stop: Stop, step: &Step, rest: &[Step]) -> Stop {
+    let event = rest.iter().find_map(|step| match &step.kind {
+        StepKind::Unsupported { what, event: true } => Some((step.line, what)),
+        _ => None,
+    });
+    match (stop, &step.kind, event) {
+        (Stop::Error(why), StepKind::Launch { .. } | StepKind::Call { .. }, Some((line, what))) => {
+            Stop::Unsupported(format!("line {line}: {what}; the launch ended: {why}"))
+        }
+        (stop, ..) => stop,
+    }
+}
+
 /// Where a storage's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Current {
@@ -342,12 +356,12 @@ impl<'c> Runner<'c> {
         host: &mut Interpreted<'_>,
         files: &mut dyn Files,
     ) -> Done {
-        for step in steps {
+        for (at, step) in steps.iter().enumerate() {
             self.steps += 1;
             if self.steps > self.limits.steps {
                 return error(step.line, format!("more than {} steps in one sample", self.limits.steps));
             }
-            self.step(step, target, host, files)?;
+            self.step(step, target, host, files).map_err(|stop| expected_stop(stop, step, &steps[at + 1..]))?;
             // What follows a failed expectation says nothing more; what follows an unsupported one may.
             if self.failure.is_some() {
                 return Ok(());
@@ -422,7 +436,7 @@ impl<'c> Runner<'c> {
                 }
                 Ok(())
             }
-            StepKind::Unsupported { what } => {
+            StepKind::Unsupported { what, .. } => {
                 self.unsupported.get_or_insert_with(|| format!("line {line}: {what}"));
                 Ok(())
             }
@@ -753,7 +767,7 @@ impl<'c> Runner<'c> {
                     };
                     self.compared(step.line, *relation, *actual, [actual_value, expected_value]);
                 }
-                StepKind::Unsupported { what } => {
+                StepKind::Unsupported { what, .. } => {
                     self.unsupported.get_or_insert_with(|| format!("line {}: {what}", step.line));
                 }
                 _ => {}

@@ -21,12 +21,14 @@ mod heads;
 mod lines;
 mod memory;
 mod packed;
+mod simpler;
 mod traits;
 mod turns;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use self::simpler::Simpler;
 use self::traits::Traits;
 use super::Unsupported;
 use super::frame::Frame;
@@ -458,7 +460,12 @@ impl<'a> Compiler<'a> {
         if to.is_none() && from.iter().all(|lane| matches!(lane, Lane::Uniform(_) | Lane::Segment(_))) {
             return self.map_segments(op, from);
         }
-        self.map(op, from, to)
+        match simpler::simpler(op, from) {
+            // Where the result is to be written, an op writes it.
+            Some(Simpler::Operand(at)) if to.is_none() => Ok(from[at].clone()),
+            Some(Simpler::Op(op, by)) => self.map(op, &[from[0].clone(), Lane::Uniform(Word::Constant(by))], to),
+            _ => self.map(op, from, to),
+        }
     }
 
     /// `op` of lanes that are the same for all items of a segment.

@@ -9,7 +9,6 @@ use std::ptr;
 use loom_compiler::tile::{Access, Buffer, Offsets, SiteId};
 use loom_compiler::types::ScalarType;
 
-use super::super::kernels::Operand;
 use super::super::{Fault, Memory};
 use super::{Binding, Exec, Line, Owner, Run, Stop};
 
@@ -28,23 +27,40 @@ impl<T> Stretch<T> {
     }
 }
 
-/// The most bytes of one access that are fetched ahead.
+/// The most bytes that are asked for at once.
 const FETCH_MAX: usize = 8192;
 
-/// Asks for the bytes behind an operand that a reduction reads: what the next tile's will most likely read. A reduction does
-/// little for each element, in a burst, which the machine's own prefetching is slow to see through; ops that compute more, and
-/// writes, are better left to it.
+/// Asks for the `bytes` from `at` on, which need not exist. A reduction does little for each element, in a burst, which the
+/// machine's own prefetching is slow to see through; what is written is better left to it.
 #[inline(always)]
-pub(super) fn fetch_next(operand: Operand, bytes: usize) {
-    if !operand.is_each() || bytes > FETCH_MAX {
-        return;
-    }
+pub(super) fn fetch(at: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
-    for line in (bytes..2 * bytes).step_by(64) {
+    for line in (0..bytes.min(FETCH_MAX)).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         // SAFETY: a prefetch of any address is no access: it neither faults nor reads as far as the program can tell.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(operand.at.wrapping_add(line).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(line).cast()) };
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, bytes);
+}
+
+/// Whether all items of the range may access `size` bytes at their offsets, as far as that can be told at once.
+///
+/// # Safety
+///
+/// `offsets` is valid for reading an element for each item of the tile.
+unsafe fn all_inside(binding: Binding, offsets: *const i64, exec: Exec, size: usize) -> bool {
+    let Some(last) = binding.len.checked_sub(size).filter(|_| binding.owner == Owner::Launch) else {
+        return false;
+    };
+    let last = last as i64;
+    // The sign of what is below the start, and of what is past the last place; without a branch, for vectors.
+    let outside = (exec.lo..exec.hi).fold(0, |outside, i| {
+        // SAFETY: the caller's promise.
+        let offset = unsafe { offsets.add(i).read() };
+        outside | offset | last.wrapping_sub(offset)
+    });
+    outside >= 0
 }
 
 impl Run<'_> {
@@ -278,6 +294,15 @@ impl Run<'_> {
             Offsets::Gather(reg) => {
                 // SAFETY: the register holds the tile's items.
                 let offsets = unsafe { self.element(reg, ScalarType::I64, 0) }.cast::<i64>();
+                let binding = self.buffers[access.buffer as usize];
+                // SAFETY: as above.
+                if exec.mask.is_null() && unsafe { all_inside(binding, offsets, exec, size) } {
+                    for i in exec.lo..exec.hi {
+                        // SAFETY: all offsets are inside of the buffer, which everybody may touch.
+                        visit(one(i - exec.lo, unsafe { binding.ptr.add(offsets.add(i).read() as usize) }));
+                    }
+                    return Ok(());
+                }
                 for i in exec.lo..exec.hi {
                     // SAFETY: the mask and the register cover the tile.
                     let (on, offset) =

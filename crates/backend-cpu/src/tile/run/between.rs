@@ -9,11 +9,12 @@ use loom_compiler::tile::{Group, Landing, Op, Reg, Shape, Term};
 use loom_compiler::types::ScalarType;
 
 use super::super::kernels::{Operand, bits, set_bits};
+use super::access::fetch;
 use super::{Exec, Run};
 
 impl Run<'_> {
     /// Combines each group's values in the order of `OpKind::SubgroupReduce`, and gives every item of the group the result;
-    /// with a slot to fill, the tile is one group.
+    /// with a slot to fill, the tile is one group. What lies at `ahead`, if anywhere, an element for each item, is fetched meanwhile.
     pub(super) unsafe fn reduce(
         &mut self,
         (combine, ty): (Combine, ScalarType),
@@ -21,7 +22,7 @@ impl Run<'_> {
         to: Landing,
         [from, other]: [Operand; 2],
         group: Group,
-        exec: Exec,
+        (exec, ahead): (Exec, *const u8),
     ) {
         // A workgroup is a segment, or the whole tile.
         let workgroup = if self.program.shape == Shape::Groups { self.width } else { exec.hi };
@@ -64,6 +65,10 @@ impl Run<'_> {
         // Item 0's, though only those from `lo` on are there.
         let from = from.wrapping_sub(exec.lo * ty.bytes() as usize);
         let fold = |start: usize, length: usize| {
+            if !ahead.is_null() {
+                let bytes = ty.bytes() as usize;
+                fetch(ahead.wrapping_add(start * bytes), length * bytes);
+            }
             let from = from.wrapping_add(start * ty.bytes() as usize);
             let other = other.at.wrapping_add(other.index(start) * ty.bytes() as usize);
             // SAFETY: as above; the range starts at item 0 where there are whole groups.

@@ -1,0 +1,306 @@
+//! A driver of functions here, for tests: its device's memory is the host's, and a graph that is launched does what its copies say,
+//! node after node, and what the launches of `moves` say, read literally. Other kernels do nothing.
+
+use crate::sys::{Driver, Status};
+use crate::{CudaDevice, CudaOptions};
+use cudarc::driver::sys as raw;
+use lanes_core::device::Device;
+use lanes_core::lanes::{Capacity, LanedModel, RowId, SeatRows};
+use lanes_core::plan::{Command, Plan, Region, Storage};
+use lanes_core::planned::PlannedModel;
+use lanes_core::{DType, Port, Scope, Signature, StateKind, StateSpec};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// What a node does, and the numbers of those before it.
+#[derive(Clone)]
+struct Node {
+    what: What,
+    after: Vec<usize>,
+}
+
+#[derive(Clone)]
+enum What {
+    Copy { to: u64, from: u64, bytes: usize },
+    Launch { name: String, parameters: Vec<u64> },
+    Nothing,
+}
+
+/// Graphs launched, and the nodes of the last one.
+static LAUNCHES: AtomicUsize = AtomicUsize::new(0);
+static LAST: Mutex<Vec<Node>> = Mutex::new(Vec::new());
+
+/// # Safety
+/// Both stretches are there, and lie apart.
+unsafe fn copied(to: u64, from: u64, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+}
+
+/// # Safety
+/// An aligned word is there.
+unsafe fn word(at: u64) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { *(at as *const u32) }
+}
+
+/// # Safety
+/// Every address is of memory that is there: what `Context::graph` asks for.
+unsafe fn run(node: &Node) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match &node.what {
+            What::Nothing => {}
+            What::Copy { to, from, bytes } => copied(*to, *from, *bytes),
+            What::Launch { name, parameters } if name == "carry" => {
+                let [from, to, number, tick, ranges @ ..] = &parameters[..] else { panic!("{parameters:?}") };
+                for range in ranges {
+                    let (start, units) = (range & 0xffff_ffff, range >> 32);
+                    copied(to + start * 16, from + start * 16, units as usize * 16);
+                }
+                if *tick != 0 {
+                    *(*tick as *mut u32) = word(*number);
+                }
+            }
+            What::Launch { name, parameters } => {
+                let Some(unit) = name.strip_prefix("copy_").and_then(|unit| unit.parse::<u64>().ok()) else { return };
+                let [block, seats, most, moves @ ..] = &parameters[..] else { panic!("{parameters:?}") };
+                for moved in moves.chunks_exact(9).filter(|moved| moved[3] > 0) {
+                    let [from, to, run, total, from_stride, to_stride, from_seat, to_seat, kind] = moved[..] else {
+                        panic!("{moved:?}")
+                    };
+                    let live = if kind == 0 { *seats } else { u64::from(word(*block)) };
+                    for seat in 0..*seats {
+                        if (kind == 2 && seat >= live) || (kind == 4 && seat < live) {
+                            continue;
+                        }
+                        let row = |first: u64| u64::from(word(block + 16 + 4 * (first + seat)));
+                        let source = [seat, row(0), seat, 0, 0][kind as usize];
+                        let target = if kind == 2 { row(*most) } else { seat };
+                        for item in 0..total {
+                            let (line, column) = (item / run, item % run * unit);
+                            let at = from + source * from_seat + line * from_stride + column;
+                            copied(to + target * to_seat + line * to_stride + column, at, unit as usize);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Zeroed memory that is never given back.
+fn memory(len: usize) -> u64 {
+    let words = Box::leak(vec![0u128; len.div_ceil(16) + 16].into_boxed_slice());
+    (words.as_ptr() as u64).next_multiple_of(256)
+}
+
+macro_rules! gives {
+    ($($name:ident($($argument:ident: $type:ty),*) $body:block)*) => {
+        $(unsafe extern "C" fn $name($($argument: $type),*) -> Status {
+            // SAFETY: callers give what `cuda.h` asks for.
+            #[allow(unused_unsafe, reason = "some put nothing anywhere")]
+            unsafe {
+                $body
+            }
+            0
+        })*
+    };
+}
+
+gives! {
+    done() {}
+    version(to: *mut c_int) { *to = 12_080 }
+    count(to: *mut c_int) { *to = 1 }
+    device(to: *mut raw::CUdevice, number: c_int) { *to = number }
+    name(to: *mut c_char, _len: c_int, _device: raw::CUdevice) { *to = 0 }
+    total(to: *mut usize, _device: raw::CUdevice) { *to = 1 << 40 }
+    attribute(to: *mut c_int, which: c_uint, _device: raw::CUdevice) {
+        *to = match which { 75 => 9, 76 => 0, 16 => 132, _ => 200 << 10 };
+    }
+    handle(to: *mut *mut c_void, _device: raw::CUdevice) { *to = std::ptr::without_provenance_mut(64) }
+    host(to: *mut *mut c_void, len: usize, _flags: c_uint) { *to = memory(len) as *mut c_void }
+    allocate(to: *mut raw::CUdeviceptr, len: usize) { *to = memory(len) }
+    fill(at: raw::CUdeviceptr, byte: u8, len: usize, _stream: raw::CUstream) { (at as *mut u8).write_bytes(byte, len) }
+    up(to: raw::CUdeviceptr, from: *const c_void, len: usize, _stream: raw::CUstream) { copied(to, from as u64, len) }
+    down(to: *mut c_void, from: raw::CUdeviceptr, len: usize, _stream: raw::CUstream) { copied(to as u64, from, len) }
+    module(to: *mut *mut c_void, _image: *const c_void) { *to = std::ptr::without_provenance_mut(64) }
+    function(to: *mut *mut c_void, _module: *mut c_void, name: *const c_char) {
+        let name = CStr::from_ptr(name).to_string_lossy().into_owned();
+        *to = std::ptr::from_mut(Box::leak(Box::new(name))).cast();
+    }
+    graph(to: *mut *mut c_void, _flags: c_uint) {
+        *to = std::ptr::from_mut(Box::leak(Box::new(Vec::<Node>::new()))).cast();
+    }
+    graph_empty(to: *mut usize, graph: *mut Vec<Node>, after: *const usize, count: usize) {
+        add(to, graph, after, count, What::Nothing);
+    }
+    graph_kernel(
+        to: *mut usize, graph: *mut Vec<Node>, after: *const usize, count: usize,
+        launch: *const raw::CUDA_KERNEL_NODE_PARAMS_v1
+    ) {
+        let name = (*(*launch).func.cast::<String>()).clone();
+        let count_of = match &name[..] { "carry" => 16, name if name.starts_with("copy_") => 3 + 16 * 9, _ => 0 };
+        let parameters = (0..count_of).map(|at| *(*(*launch).kernelParams.add(at)).cast::<u64>()).collect();
+        add(to, graph, after, count, What::Launch { name, parameters });
+    }
+    graph_copy(
+        to: *mut usize, graph: *mut Vec<Node>, after: *const usize, count: usize, copy: *const raw::CUDA_MEMCPY3D,
+        _context: raw::CUcontext
+    ) {
+        let copy = &*copy;
+        let target = if copy.dstDevice > 0 { copy.dstDevice } else { copy.dstHost as u64 };
+        let from = if copy.srcDevice > 0 { copy.srcDevice } else { copy.srcHost as u64 };
+        add(to, graph, after, count, What::Copy { to: target, from, bytes: copy.WidthInBytes });
+    }
+    instantiate(to: *mut *mut c_void, graph: *mut c_void, _flags: c_ulonglong) { *to = graph }
+    launch(graph: *mut Vec<Node>, _stream: raw::CUstream) {
+        LAUNCHES.fetch_add(1, SeqCst);
+        (*graph).iter().for_each(|node| run(node));
+        LAST.lock().expect("nothing panics with it").clone_from(&*graph);
+    }
+}
+
+/// # Safety
+/// A graph made above, and a list as long as is said. Handles of nodes are their numbers and one.
+unsafe fn add(to: *mut usize, graph: *mut Vec<Node>, after: *const usize, count: usize, what: What) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let after = (0..count).map(|at| *after.add(at) - 1).collect();
+        (*graph).push(Node { what, after });
+        *to = (*graph).len();
+    }
+}
+
+fn driver() -> &'static Driver {
+    static DRIVER: OnceLock<Driver> = OnceLock::new();
+    DRIVER.get_or_init(|| {
+        let find = |symbol: &CStr| {
+            Some(match symbol.to_str().expect("symbols are ASCII") {
+                "cuDriverGetVersion" => version as *const c_void,
+                "cuDeviceGetCount" => count as *const c_void,
+                "cuDeviceGet" => device as *const c_void,
+                "cuDeviceGetName" => name as *const c_void,
+                "cuDeviceTotalMem_v2" => total as *const c_void,
+                "cuDeviceGetAttribute" => attribute as *const c_void,
+                "cuDevicePrimaryCtxRetain" | "cuStreamCreate" => handle as *const c_void,
+                "cuMemHostAlloc" => host as *const c_void,
+                "cuMemAlloc_v2" => allocate as *const c_void,
+                "cuMemsetD8Async" => fill as *const c_void,
+                "cuMemcpyHtoDAsync_v2" => up as *const c_void,
+                "cuMemcpyDtoHAsync_v2" => down as *const c_void,
+                "cuModuleLoadDataEx" => module as *const c_void,
+                "cuModuleGetFunction" => function as *const c_void,
+                "cuGraphCreate" => graph as *const c_void,
+                "cuGraphAddEmptyNode" => graph_empty as *const c_void,
+                "cuGraphAddKernelNode" => graph_kernel as *const c_void,
+                "cuGraphAddMemcpyNode" => graph_copy as *const c_void,
+                "cuGraphInstantiateWithFlags" => instantiate as *const c_void,
+                "cuGraphLaunch" => launch as *const c_void,
+                _ => done as *const c_void,
+            })
+        };
+        // SAFETY: what is called has its own function here, of the right type but for pointers to what the driver alone looks behind.
+        unsafe { Driver::start(&find) }.expect("it starts")
+    })
+}
+
+/// `y = h`, `h' = x`, `width` floats each.
+fn last(width: usize) -> (Plan, Signature) {
+    let mut plan = Plan { name: "last".into(), ..Plan::default() };
+    let (bytes, whole) = (width * 4, Region::contiguous(0, width * 4));
+    let x = plan.storage(Storage::Input { port: 0, bytes });
+    let y = plan.storage(Storage::Output { port: 0, bytes });
+    let state = plan.storage(Storage::State { state: 0, bytes });
+    plan.commands = vec![
+        Command::Gather { state, row: whole, to: (y, whole) },
+        Command::Scatter { from: (x, whole), state, row: whole },
+    ];
+    let port = |name: &str| Port { name: name.into(), dtype: DType::F32, shape: vec![width], scope: Scope::Seat };
+    let signature = Signature {
+        name: "last".into(),
+        inputs: vec![port("x")],
+        outputs: vec![port("y")],
+        states: vec![StateSpec {
+            input: "h".into(),
+            output: "h_out".into(),
+            dtype: DType::F32,
+            lane_shape: vec![width],
+            initial: Some((0..width).flat_map(|at| (at as f32).to_le_bytes()).collect()),
+            kind: StateKind::Replaced,
+        }],
+    };
+    (plan, signature)
+}
+
+/// Turns of every occupancy, over slots in turn, answer with what their rows held; small inputs and outputs are carried, large ones
+/// copied, and both at once; each turn is one launch of a graph in which every node comes before the last.
+#[test]
+fn turns_of_every_occupancy_answer_with_their_rows() {
+    const SEATS: u32 = 7;
+    let capacity = Capacity { rows: 2 * SEATS + 1, max_seats: SEATS };
+    let options = CudaOptions { kernels_on_disk: false, ..CudaOptions::default() };
+    let device = Arc::new(CudaDevice::on(driver(), 0, options).expect("it opens"));
+    // 4 B, 12 B and 16 KiB a seat: of the last, four seats are carried and more are not.
+    for (width, most_carried) in [(1, 7), (3, 7), (4096, 4)] {
+        let (plan, signature) = last(width);
+        let mut model = PlannedModel::new(Arc::<CudaDevice>::clone(&device), plan, signature).expect("it fits");
+        model.prepare_slots(capacity, 2).expect("there is room");
+        // What each row holds, by its first float; the initial row counts up from 0.
+        let mut rows = vec![f32::NAN; 2 * SEATS as usize];
+        rows.push(0.0);
+        let (mut current, mut spare) = ([2 * SEATS; SEATS as usize], (0..2 * SEATS).collect::<Vec<_>>());
+        for turn in 0..40u32 {
+            let (slot, seats) = ((turn % 2) as usize, (turn * 5 % SEATS + 1) as usize);
+            let input = |seat: usize, at: usize| (turn * 100) as f32 + (seat * 10) as f32 + at as f32;
+            let places = model.slot_input_mut(slot, 0).chunks_exact_mut(width * 4);
+            for (seat, place) in places.enumerate().take(seats) {
+                place
+                    .chunks_exact_mut(4)
+                    .enumerate()
+                    .for_each(|(at, word)| word.copy_from_slice(&input(seat, at).to_le_bytes()));
+            }
+            // Lanes take seats from another end each turn.
+            let lane = |seat: usize| (seat + turn as usize) % SEATS as usize;
+            let given: Vec<SeatRows> = (0..seats)
+                .map(|seat| SeatRows { read: RowId(current[lane(seat)]), write: RowId(spare[seat]) })
+                .collect();
+            let before = LAUNCHES.load(SeqCst);
+            model.start(slot, &given).expect("there is room").wait().expect("it ends");
+            assert_eq!(LAUNCHES.load(SeqCst) - before, 1);
+            model.finish(slot, seats, &mut Vec::new()).expect("none is refused");
+            let answers = model.slot_output(slot, 0);
+            for (seat, SeatRows { read, .. }) in given.iter().enumerate() {
+                let answer: Vec<f32> = answers[seat * width * 4..][..width * 4]
+                    .chunks_exact(4)
+                    .map(|word| f32::from_le_bytes(word.try_into().expect("four bytes")))
+                    .collect();
+                let expected: Vec<f32> = (0..width).map(|at| rows[read.0 as usize] + at as f32).collect();
+                assert_eq!(answer, expected, "width {width}, turn {turn}, seat {seat} of {seats}");
+            }
+            for (seat, SeatRows { read, write }) in given.iter().enumerate() {
+                rows[write.0 as usize] = input(seat, 0);
+                current[lane(seat)] = write.0;
+                spare.retain(|row| row != &write.0);
+                if read.0 < 2 * SEATS {
+                    spare.push(read.0);
+                }
+            }
+            let nodes = LAST.lock().expect("nothing panics with it").clone();
+            let copies = nodes.iter().filter(|node| matches!(node.what, What::Copy { .. })).count();
+            // The bucket's seats are what is moved: 1, 2, 3, 4, 6 and 7 of them.
+            let bucket = if seats == 5 { 6 } else { seats };
+            assert_eq!(copies, if bucket > most_carried { 2 } else { 0 }, "{seats} seats of {width}");
+            // All lead to the last node, and none to two that are the same.
+            let mut leads = vec![false; nodes.len()];
+            leads[nodes.len() - 1] = true;
+            for (at, node) in nodes.iter().enumerate().rev() {
+                assert!(leads[at], "node {at} runs on behind the tick");
+                node.after.iter().for_each(|&earlier| leads[earlier] = true);
+            }
+            assert!(nodes.len() <= if copies > 0 { 7 } else { 4 }, "{} nodes", nodes.len());
+        }
+    }
+    device.health().expect("nothing was lost");
+}

@@ -1,0 +1,254 @@
+//! What the commands of a turn become in its graph, and after what: nodes cost a microsecond each, so there are as few as there can be.
+//!
+//! ```text
+//! gathers, copies ─┐                   ┌─> scatters
+//! kernel ──────────┴─> kernel ─> cell ─┴─> kernel
+//! ```
+//!
+//! - A launch that goes on with a contraction is done with it in one kernel, where nothing needs to come between.
+//! - Zeros that nobody overwrites are there already: scratch is zeroed when it is made, and such a storage shares memory with none.
+//! - What moves first, or last, moves in one launch.
+//! - Nothing here needs a GPU: [`outline`] tells what a plan would become.
+//! - Not here: what goes up and down, and the driver's nodes (`plan`).
+
+use crate::contract::cell;
+use crate::moves::MOVES_MOST;
+use lanes_core::device::DeviceError;
+use lanes_core::hazard::Hazards;
+use lanes_core::plan::{Access, Checked, Command, Epilogue, Operand, Place, Region, Storage, StorageId};
+use lanes_core::scratch::Layout;
+
+/// The most bytes, for all seats, that zeros are kept for.
+const KEPT_MOST: usize = 64 << 20;
+
+/// What becomes of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// It is done by itself, or moves with others.
+    Alone,
+    /// A contraction that is done with this later launch.
+    Early(usize),
+    /// A launch that is done with the contraction of this epilogue.
+    Cell(usize),
+    /// A fill whose zeros are there.
+    Kept,
+}
+
+/// What becomes of each command of `plan` for `seats` seats.
+pub(crate) fn parts(plan: &Checked<'_>, seats: usize) -> Vec<Part> {
+    let hazards = Hazards::of(plan);
+    let plan = plan.plan();
+    let mut parts = vec![Part::Alone; plan.commands.len()];
+    for (at, epilogue) in plan.epilogues.iter().enumerate() {
+        let Command::Contract(contraction) = &plan.commands[epilogue.contraction] else { continue };
+        let (early, late) = (epilogue.contraction, epilogue.dispatch);
+        let between = (early + 1..late).any(|at| hazards.before(at).contains(&(early as u32)));
+        let is_free = parts[early] == Part::Alone && parts[late] == Part::Alone;
+        if is_free && !between && cell::fits(contraction, epilogue) && lie_apart(&plan.commands, epilogue) {
+            (parts[early], parts[late]) = (Part::Early(late), Part::Cell(at));
+        }
+    }
+    // What each storage is written by.
+    let mut writers = vec![Vec::new(); plan.storages.len()];
+    for (at, command) in plan.commands.iter().enumerate() {
+        for touch in command.touches().into_iter().filter(|touch| touch.access.writes()) {
+            if let Place::Storage(StorageId(id)) = touch.place {
+                writers[id as usize].push((at, touch.region));
+            }
+        }
+    }
+    let mut is_kept = vec![false; plan.storages.len()];
+    let mut left = KEPT_MOST;
+    for (at, command) in plan.commands.iter().enumerate() {
+        let Command::Fill { to: (StorageId(id), region), pattern: 0 } = command else { continue };
+        let Storage::Scratch { bytes } = plan.storages[*id as usize] else { continue };
+        if writers[*id as usize].iter().any(|(other, written)| *other != at && written.overlaps(region)) {
+            continue;
+        }
+        if !is_kept[*id as usize] {
+            let Some(rest) = bytes.checked_mul(seats).and_then(|bytes| left.checked_sub(bytes)) else { continue };
+            left = rest;
+            is_kept[*id as usize] = true;
+        }
+        parts[at] = Part::Kept;
+    }
+    parts
+}
+
+/// Whether no result of the launch lies where the contraction or the launch reads: workgroups write while others still read.
+fn lie_apart(commands: &[Command], epilogue: &Epilogue) -> bool {
+    let touches = |at: usize| commands[at].touches().into_iter();
+    let written: Vec<(Place, Region)> = touches(epilogue.dispatch)
+        .filter(|touch| touch.access.writes())
+        .map(|touch| (touch.place, touch.region))
+        .collect();
+    let mut others =
+        touches(epilogue.contraction).chain(touches(epilogue.dispatch).filter(|touch| touch.access.reads()));
+    let meets = |place: Place, region: &Region| written.iter().any(|(to, over)| *to == place && over.overlaps(region));
+    let updates =
+        touches(epilogue.dispatch).any(|touch| matches!(touch.access, Access::ReadWrite | Access::Accumulate));
+    !updates && !others.any(|touch| meets(touch.place, &touch.region))
+}
+
+/// Where scratch lies: what is done at once lives together, and kept zeros always.
+pub(crate) fn layout(plan: &Checked<'_>, parts: &[Part], seats: usize) -> Option<Layout> {
+    let commands = &plan.plan().commands;
+    let last = commands.len().saturating_sub(1);
+    let mut is_kept = vec![false; plan.plan().storages.len()];
+    for (command, part) in commands.iter().zip(parts) {
+        if let (Part::Kept, Command::Fill { to: (StorageId(id), _), .. }) = (part, command) {
+            is_kept[*id as usize] = true;
+        }
+    }
+    Layout::living(plan, seats, |at, id| match parts[at] {
+        _ if is_kept[id.0 as usize] => 0..=last,
+        Part::Early(late) => at..=late,
+        Part::Cell(epilogue) => plan.plan().epilogues[epilogue].contraction..=at,
+        Part::Alone | Part::Kept => at..=at,
+    })
+}
+
+/// Whether the sums of an epilogue's contraction are read by others too.
+pub(crate) fn keeps(plan: &Checked<'_>, epilogue: &Epilogue) -> bool {
+    let commands = &plan.plan().commands;
+    let Command::Contract(contraction) = &commands[epilogue.contraction] else { return true };
+    let is_scratch = matches!(plan.plan().storages[contraction.out.0 as usize], Storage::Scratch { .. });
+    let place = Place::Storage(contraction.out);
+    let reads = |command: &Command| command.touches().iter().any(|touch| touch.place == place && touch.access.reads());
+    // A launch may read columns that its body does not name.
+    let by_columns = epilogue.operands.iter().all(|operand| match operand {
+        Operand::Columns(_) => true,
+        Operand::Memory(elements) => elements.storage != contraction.out,
+    });
+    let others = commands.iter().enumerate().any(|(at, command)| at != epilogue.dispatch && reads(command));
+    !is_scratch || !by_columns || others
+}
+
+/// A node to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// These commands, which move bytes, in one launch.
+    Moves(Vec<usize>),
+    /// A command.
+    Command(usize),
+    /// The contraction and the launch of an epilogue.
+    Cell(usize),
+}
+
+/// What steps are made of.
+pub(crate) struct Commands<'a> {
+    pub plan: &'a Checked<'a>,
+    pub hazards: &'a Hazards,
+    pub parts: &'a [Part],
+    /// By command: whether it has a fault record.
+    pub reports: &'a [bool],
+}
+
+/// Steps, each with the nodes that it comes after.
+type Steps = Vec<(Step, Vec<usize>)>;
+
+impl Commands<'_> {
+    /// The nodes of the commands, numbered on from `first`, and by command the node that does it; zeros that are kept have none. Block
+    /// and fault records are there after node `up`, the input of each port after the node that `inputs` tells.
+    pub fn steps(&self, first: usize, up: Option<usize>, inputs: &[Option<usize>]) -> (Steps, Vec<Option<usize>>) {
+        let plan = self.plan.plan();
+        let mut steps = Steps::new();
+        let input = |id: StorageId| match plan.storages[id.0 as usize] {
+            Storage::Input { port, .. } | Storage::SharedInput { port, .. } => inputs.get(port).copied().flatten(),
+            _ => None,
+        };
+        let mut is_last = vec![true; plan.commands.len()];
+        for at in 0..plan.commands.len() {
+            self.hazards.before(at).iter().for_each(|&earlier| is_last[earlier as usize] = false);
+        }
+        // A lone one stays where it is.
+        let several = |all: Vec<usize>| if all.len() > 1 { all } else { Vec::new() };
+        let is_scatter = |at: &usize| matches!(plan.commands[*at], Command::Scatter { .. });
+        let late = several(self.moves(|at| is_last[at]).into_iter().filter(is_scatter).collect());
+        let is_in = |all: &[usize]| {
+            let mut is_in = vec![false; plan.commands.len()];
+            all.iter().for_each(|&at| is_in[at] = true);
+            is_in
+        };
+        let is_late = is_in(&late);
+        let early = several(self.moves(|at| self.hazards.before(at).is_empty() && !is_late[at]));
+        let is_early = is_in(&early);
+
+        let mut node_of = vec![None; plan.commands.len()];
+        let mut add = |step: Step, commands: &[usize]| {
+            let mut after = Vec::new();
+            for &at in commands {
+                after.extend(self.hazards.before(at).iter().filter_map(|&earlier| node_of[earlier as usize]));
+                for touch in plan.commands[at].touches() {
+                    match touch.place {
+                        Place::Storage(id) => after.extend(input(id)),
+                        Place::RowRead(_) | Place::RowWritten(_) => after.extend(up),
+                    }
+                }
+                if self.reports[at] {
+                    after.extend(up);
+                }
+            }
+            after.sort_unstable();
+            after.dedup();
+            commands.iter().for_each(|&at| node_of[at] = Some(first + steps.len()));
+            steps.push((step, after));
+        };
+        early.chunks(MOVES_MOST).for_each(|group| add(Step::Moves(group.to_vec()), group));
+        for (at, command) in plan.commands.iter().enumerate() {
+            match self.parts[at] {
+                Part::Early(_) | Part::Kept => {}
+                Part::Cell(epilogue) => add(Step::Cell(epilogue), &[plan.epilogues[epilogue].contraction, at]),
+                Part::Alone if is_early[at] || is_late[at] => {}
+                Part::Alone => match command {
+                    Command::Copy { .. } | Command::Gather { .. } | Command::Scatter { .. } => {
+                        add(Step::Moves(vec![at]), &[at]);
+                    }
+                    _ => add(Step::Command(at), &[at]),
+                },
+            }
+        }
+        late.chunks(MOVES_MOST).for_each(|group| add(Step::Moves(group.to_vec()), group));
+        (steps, node_of)
+    }
+
+    /// Commands that move bytes of every seat, of those that `may`.
+    fn moves(&self, may: impl Fn(usize) -> bool) -> Vec<usize> {
+        let plan = self.plan.plan();
+        let moves = |command: &Command| match command {
+            Command::Gather { to: (to, _), .. } | Command::Copy { to: (to, _), .. } => {
+                !plan.storages[to.0 as usize].is_shared()
+            }
+            Command::Scatter { .. } => true,
+            _ => false,
+        };
+        (0..plan.commands.len()).filter(|&at| moves(&plan.commands[at]) && may(at)).collect()
+    }
+}
+
+/// What the commands of `plan` become in the graph of a turn of at most `max_seats` seats, between what goes up and what comes down: a line
+/// for each node, with the numbers of those that it comes after. Needs no GPU.
+///
+/// # Errors
+/// Scratch that no address can name.
+pub fn outline(plan: &Checked<'_>, max_seats: usize) -> Result<Vec<String>, DeviceError> {
+    let parts = parts(plan, max_seats);
+    let layout = layout(plan, &parts, max_seats);
+    let layout = layout.ok_or_else(|| DeviceError::unaddressable("scratch".into(), u64::MAX))?;
+    let hazards = Hazards::with_layout(plan, &layout);
+    let commands = &plan.plan().commands;
+    let reports = vec![false; commands.len()];
+    let (steps, _) = Commands { plan, hazards: &hazards, parts: &parts, reports: &reports }.steps(0, None, &[]);
+    let said = |step: &Step| match step {
+        Step::Moves(moved) => moved.iter().map(|&at| commands[at].label()).collect::<Vec<_>>().join(", "),
+        Step::Command(at) => commands[*at].label().to_owned(),
+        Step::Cell(epilogue) => {
+            let epilogue = &plan.plan().epilogues[*epilogue];
+            format!("{} with {}", commands[epilogue.contraction].label(), commands[epilogue.dispatch].label())
+        }
+    };
+    Ok(steps.iter().enumerate().map(|(at, (step, after))| format!("{at}: {} after {after:?}", said(step))).collect())
+}
+
+#[cfg(test)]
+mod tests;
