@@ -129,6 +129,22 @@ fn check_compares_every_output_with_either_reference() {
     }
 }
 
+/// Rounded operands show beside the oracle, which rounds nothing, and not beside the same backend.
+#[test]
+fn a_precision_rounds_the_operands_of_products() {
+    let here = place();
+    let check = |options: &str| {
+        let line = format!("check {{}}/product.onnx --input normal --turns 3 --streams 2 --json {options}");
+        let output = &lanes(here.path(), &line).json()["outputs"][0];
+        (output["max_abs"].as_f64().unwrap(), output["tolerance"].as_f64().unwrap(), output["ok"].as_bool().unwrap())
+    };
+    let (exact, tolerance, ok) = check("--against oracle");
+    assert!(ok && exact < 1e-5 && tolerance == 1e-5, "{exact} {tolerance}");
+    let (rounded, tolerance, ok) = check("--against oracle --precision bf16");
+    assert!(ok && rounded > 1e-4 && tolerance == 0.015625, "{rounded} {tolerance}");
+    assert_eq!(check("--against cpu --precision bf16").0, 0.0);
+}
+
 #[test]
 fn without_json_a_table_is_printed_and_stderr_stays_empty() {
     let here = place();
