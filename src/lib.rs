@@ -62,8 +62,21 @@ pub fn planned(
     device: Arc<dyn device::Device>,
     model: &lanes_model::Model,
 ) -> Result<planned::PlannedModel, PlanError> {
+    planned_in(device, model, plan::Precision::F32)
+}
+
+/// [`planned`] with the operands of products and convolutions rounded to `precision`; everything else is computed as it is there.
+///
+/// # Errors
+/// As [`planned`]; also [`device::DeviceError::Unsupported`] where the device has no such products.
+pub fn planned_in(
+    device: Arc<dyn device::Device>,
+    model: &lanes_model::Model,
+    precision: plan::Precision,
+) -> Result<planned::PlannedModel, PlanError> {
     let lowered = lanes_model::lower::lower(model)?;
-    Ok(planned::PlannedModel::refusing(device, lowered.plan, lowered.signature, lowered.reasons)?)
+    let plan = lowered.plan.with_precision(precision);
+    Ok(planned::PlannedModel::refusing(device, plan, lowered.signature, lowered.reasons)?)
 }
 
 /// Runs the examples of the book.

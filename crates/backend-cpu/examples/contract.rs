@@ -4,7 +4,7 @@
 
 use backend_cpu::contract::{OutPtr, Packed, TermPtr};
 use backend_cpu::isa::Isa;
-use lanes_core::plan::{Activation, Contraction, StorageId, Term};
+use lanes_core::plan::{Activation, Contraction, Precision, StorageId, Term};
 use std::time::Instant;
 
 /// K, N, and elements between rows of the left operand: the products of public voice-activity models and of ours.
@@ -27,18 +27,22 @@ const SHAPES: [(usize, usize, usize); 13] = [
 fn main() {
     let named = std::env::args().nth(1);
     let isa = Isa::ALL.into_iter().find(|isa| Some(isa.to_string()) == named).unwrap_or_else(Isa::best);
-    println!("{isa}, GFLOP/s median (best)");
-    for (k, n, row_stride) in SHAPES {
-        let line: Vec<_> = [1, 2, 4, 8, 16, 32, 64, 128, 512].map(|rows| measure(isa, rows, k, n, row_stride)).into();
-        println!("{:>9}  {}", format!("{k}x{n}"), line.join("  "));
+    for precision in [Precision::F32, Precision::Bf16] {
+        println!("{isa}, {precision}, GFLOP/s median (best)");
+        for (k, n, row_stride) in SHAPES {
+            let rows = [1, 2, 4, 8, 16, 32, 64, 128, 512];
+            let line: Vec<_> = rows.map(|rows| measure(isa, precision, [rows, k, n, row_stride])).into();
+            println!("{:>9}  {}", format!("{k}x{n}"), line.join("  "));
+        }
     }
 }
 
-fn measure(isa: Isa, rows: usize, k: usize, n: usize, row_stride: usize) -> String {
+fn measure(isa: Isa, precision: Precision, [rows, k, n, row_stride]: [usize; 4]) -> String {
     let contraction = Contraction {
         label: "bench".into(),
         terms: vec![Term { storage: StorageId(0), offset: 0, position_stride: 0, taps: 1, tap_stride: k, tap_len: k }],
         weights: (0..k * n).map(|i| (i % 13) as f32 / 13.0 - 0.4).collect(),
+        precision,
         bias: Some(vec![0.5; n].into()),
         activation: Activation::None,
         positions: 1,

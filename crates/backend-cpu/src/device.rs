@@ -9,7 +9,7 @@ use crate::queue;
 use crate::slot::{self, SlotMemory};
 use crate::weights::Weights;
 use lanes_core::device::flight::{Backend, Bindings, Engine, Host, Idle, Made, Stretch, Turn};
-use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions};
+use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions, RoundedSums, Sums};
 use lanes_core::plan::Checked;
 
 /// How a CPU device is opened.
@@ -68,7 +68,8 @@ impl CpuDevice {
             slots_max: SLOTS_MAX,
             unified: true,
             grid_barrier: false,
-            sums: lanes_core::device::Sums::CHAIN,
+            sums: Sums::CHAIN,
+            bf16: Some(RoundedSums::Chains(Sums::CHAIN)),
             atomics_64: true,
             clock: false,
         };

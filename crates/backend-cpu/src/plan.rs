@@ -14,7 +14,9 @@ use crate::slot::SlotMemory;
 use crate::tile;
 use crate::weights::Held;
 use lanes_core::device::{Charge, DeviceError, MemoryUse, PrepareOptions, Purpose};
-use lanes_core::plan::{Argument, Checked, Command, Contraction, KernelId, Region, Scalar, Storage, StorageId};
+use lanes_core::plan::{
+    Argument, Checked, Command, Contraction, KernelId, Precision, Region, Scalar, Storage, StorageId,
+};
 use lanes_core::scratch::Layout;
 use loom_compiler::CpuImage;
 use loom_compiler::launch::Geometry;
@@ -152,8 +154,8 @@ unsafe impl Send for ThreadMemory {}
 /// What other executables of the device may hold too; each counts all of it.
 #[derive(Default)]
 struct SharedWeights {
-    /// By address and columns.
-    matrices: HashMap<(usize, usize), Arc<Held<Packed>>>,
+    /// By address, columns and precision.
+    matrices: HashMap<(usize, usize, Precision), Arc<Held<Packed>>>,
     constants: Vec<Arc<Held<()>>>,
 }
 
@@ -301,14 +303,16 @@ impl Preparation<'_> {
 
     fn contract(&mut self, contraction: &Contraction) -> Result<Step, DeviceError> {
         // The plan holds its weights while it is prepared, so one address is one matrix; N says how it is cut.
-        let matrix = (Arc::as_ptr(&contraction.weights).cast::<f32>() as usize, contraction.n);
+        let Contraction { n, precision, .. } = *contraction;
+        let matrix = (Arc::as_ptr(&contraction.weights).cast::<f32>() as usize, n, precision);
         let known = match self.weights.matrices.get(&matrix) {
             Some(known) => Arc::clone(known),
-            None => self.device.weights().matrix(&contraction.weights, contraction.n, || {
+            None => self.device.weights().matrix(&contraction.weights, n, precision, || {
                 // Packing allocates, so the most that it will take is charged first: columns in whole vectors of 16,
                 // and at most two lines of padding for every vector of them.
-                let columns = contraction.n.next_multiple_of(16);
-                let bytes = contraction.k().saturating_add(8).saturating_mul(columns).saturating_mul(4);
+                let (columns, each) =
+                    (n.next_multiple_of(16), if precision == Precision::Bf16 && n >= 8 { 2 } else { 4 });
+                let bytes = contraction.k().saturating_add(8).saturating_mul(columns).saturating_mul(each);
                 let what = format!("weights of {} of {}", contraction.label, self.plan.plan().name);
                 let charge = self.device.budget().charge(Purpose::Weights, &what, bytes as u64)?;
                 Ok((Packed::new(contraction)?, charge))

@@ -1,7 +1,7 @@
 //! Weights that the executables of one device share.
 //!
 //! ```text
-//! prepare ──address, length, columns──> known and alive: shared ─┐
+//! prepare ──address, length, columns, precision──> known and alive: shared ─┐
 //!                                  └──> charged, packed, noted ──┴─> Arc held by the executable; the last one forgets it
 //! ```
 //!
@@ -12,11 +12,12 @@
 
 use crate::contract::Packed;
 use lanes_core::device::{Charge, DeviceError};
+use lanes_core::plan::Precision;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Address, length, and columns; the latter 0 for plain bytes.
-type Key = (usize, usize, usize);
+/// Address, length, columns and what they are rounded to; for plain bytes no columns and no rounding.
+type Key = (usize, usize, usize, Precision);
 
 /// What was given, whose address nobody else gets while this is held, and what was made of it.
 type Made<S, T> = (Weak<S>, Weak<Held<T>>);
@@ -45,14 +46,15 @@ impl Weights {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The packed form of `source` in `columns` columns: what another executable has, or what `make` gives.
+    /// The packed form of `source`, rounded to `precision`, in `columns` columns: what another executable has, or what `make` gives.
     pub fn matrix(
         &self,
         source: &Arc<[f32]>,
         columns: usize,
+        precision: Precision,
         make: impl FnOnce() -> Result<(Packed, Charge), DeviceError>,
     ) -> Result<Arc<Held<Packed>>, DeviceError> {
-        let key = (Arc::as_ptr(source).cast::<f32>() as usize, source.len(), columns);
+        let key = (Arc::as_ptr(source).cast::<f32>() as usize, source.len(), columns, precision);
         let known = self.known().matrices.get(&key).and_then(|(_, held)| held.upgrade());
         if let Some(known) = known {
             return Ok(known);
@@ -69,7 +71,7 @@ impl Weights {
         source: &Arc<[u8]>,
         make: impl FnOnce() -> Result<Charge, DeviceError>,
     ) -> Result<Arc<Held<()>>, DeviceError> {
-        let key = (Arc::as_ptr(source).cast::<u8>() as usize, source.len(), 0);
+        let key = (Arc::as_ptr(source).cast::<u8>() as usize, source.len(), 0, Precision::F32);
         let known = self.known().constants.get(&key).and_then(|(_, held)| held.upgrade());
         if let Some(known) = known {
             return Ok(known);

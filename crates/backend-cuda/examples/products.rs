@@ -1,15 +1,15 @@
 //! Contractions on the first GPU: microseconds for each of twenty with weights of their own, one after the other.
 //!
-//! `cargo run --release -p backend-cuda --example products [ROWS …]`: a line for each K×N, a figure for each number of rows. What a
-//! turn of none takes (launch, rows gathered and scattered) is subtracted. Beside it in the same run belong the figures of a
-//! program that multiplies the same sizes by the vendor's library.
+//! `cargo run --release -p backend-cuda --example products [f32|bf16] [ROWS …]`: a line for each K×N, a figure for each number of rows,
+//! with operands of 32 bits or rounded. What a turn of none takes (launch, rows gathered and scattered) is subtracted. Beside it in the
+//! same run belong the figures of a program that multiplies the same sizes by the vendor's library.
 //!
 //! `products tiles K N POSITIONS STRIDE SEATS`: one size in every tile there is, and in the one that the table has for it. A seat has POSITIONS
 //! rows whose operands begin STRIDE elements apart: `tiles 387 128 4 129 64` is a convolution of three taps over 129 channels.
 
 use backend_cuda::{CudaDevice, CudaOptions};
 use lanes_core::lanes::{Capacity, LanedModel, RowId, SeatRows};
-use lanes_core::plan::{Activation, Command, Contraction, Plan, Region, Storage, Term};
+use lanes_core::plan::{Activation, Command, Contraction, Plan, Precision, Region, Storage, Term};
 use lanes_core::planned::PlannedModel;
 use lanes_core::{DType, Port, Scope, Signature, StateKind, StateSpec};
 use std::error::Error;
@@ -26,20 +26,28 @@ struct Size {
     n: usize,
     positions: usize,
     stride: usize,
+    precision: Precision,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(("tiles", sizes)) = arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         let sizes = sizes.iter().map(|size| size.parse()).collect::<Result<Vec<usize>, _>>()?;
         let [k, n, positions, stride, seats] = sizes[..] else { return Err("tiles K N POSITIONS STRIDE SEATS".into()) };
-        return tiles(Size { k, n, positions, stride }, seats as u32);
+        return tiles(Size { k, n, positions, stride, precision: Precision::F32 }, seats as u32);
     }
+    let named =
+        |name: &String| [Precision::F32, Precision::Bf16].into_iter().find(|precision| precision.name() == name);
+    let precision = arguments.first().and_then(named);
+    if precision.is_some() {
+        arguments.remove(0);
+    }
+    let precision = precision.unwrap_or_default();
     let given = arguments.iter().map(|rows| rows.parse()).collect::<Result<Vec<u32>, _>>()?;
     let rows = if given.is_empty() { vec![1, 8, 32, 64, 128, 512] } else { given };
     for (k, n) in SIZES {
-        print!("K {k} N {n} f32:");
-        let size = Size { k, n, positions: 1, stride: k };
+        print!("K {k} N {n} {precision}:");
+        let size = Size { k, n, positions: 1, stride: k, precision };
         for &rows in &rows {
             print!("  {rows} rows {:.2} µs", product(size, rows, None)?);
         }
@@ -68,7 +76,7 @@ fn product(size: Size, seats: u32, tile: Option<(usize, usize)>) -> Result<f64, 
 
 /// The median time of a turn of `rows` seats with `products` products, in microseconds.
 fn turn(size: Size, products: usize, rows: u32, tile: Option<(usize, usize)>) -> Result<f64, Box<dyn Error>> {
-    let Size { k, n, positions, stride } = size;
+    let Size { k, n, positions, stride, precision } = size;
     let held = (positions - 1) * stride + k;
     let mut plan = Plan { name: "products".into(), ..Plan::default() };
     let state = plan.storage(Storage::State { state: 0, bytes: held * 4 });
@@ -87,6 +95,7 @@ fn turn(size: Size, products: usize, rows: u32, tile: Option<(usize, usize)>) ->
             label: format!("product {at}"),
             terms: vec![Term { storage: x, offset: 0, position_stride: stride, taps: 1, tap_stride: 0, tap_len: k }],
             weights: (0..k * n).map(|_| float()).collect(),
+            precision,
             bias: None,
             activation: Activation::None,
             positions,

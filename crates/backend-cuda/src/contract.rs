@@ -535,7 +535,7 @@ impl Text<'_> {
 }
 
 /// One past the last element of a storage that all seats share which `term` reads.
-fn last(term: &Term, positions: usize) -> usize {
+pub(crate) fn last(term: &Term, positions: usize) -> usize {
     term.offset
         + positions.saturating_sub(1) * step(positions, term.position_stride)
         + term.taps.saturating_sub(1) * step(term.taps, term.tap_stride)
@@ -543,12 +543,12 @@ fn last(term: &Term, positions: usize) -> usize {
 }
 
 /// The distance of one of `count` to the next: nothing where there is no next, whatever the plan says.
-fn step(count: usize, stride: usize) -> usize {
+pub(crate) fn step(count: usize, stride: usize) -> usize {
     if count > 1 { stride } else { 0 }
 }
 
 /// What applies `activation` to `%x`, and what the result is called.
-fn activated(activation: Activation, x: &str) -> Option<(String, String)> {
+pub(crate) fn activated(activation: Activation, x: &str) -> Option<(String, String)> {
     let logistic = |of: &str| {
         format!(
             "    %unit = scalar.constant 1.0 : f32\n    %minus = scalar.negf {x} : f32\n    %e = scalar.expf %minus : f32\n    \
@@ -573,7 +573,7 @@ fn activated(activation: Activation, x: &str) -> Option<(String, String)> {
 mod tests {
     use super::*;
     use crate::image::{self, Takes};
-    use lanes_core::plan::{StorageId, Term};
+    use lanes_core::plan::{Precision, StorageId, Term};
     use loom_compiler::ptx::Sm;
 
     /// Every activation, with and without a bias, shared and per-seat operands: the text compiles, for the oldest GPU too.
@@ -594,6 +594,7 @@ mod tests {
                     label: "node".into(),
                     terms: vec![term(0, 4), term(1, 3)],
                     weights: vec![0.0; 14 * 6].into(),
+                    precision: Precision::F32,
                     bias: bias.then(|| vec![0.0; 6].into()),
                     activation,
                     positions: 3,
@@ -632,6 +633,7 @@ mod tests {
                     tap_len: k,
                 }],
                 weights: vec![].into(),
+                precision: Precision::F32,
                 bias: None,
                 activation: Activation::None,
                 positions: 1,
@@ -694,6 +696,7 @@ mod tests {
                 label: "node".into(),
                 terms,
                 weights: floats(k * n).into(),
+                precision: Precision::F32,
                 bias: Some(floats(n).into()),
                 activation: Activation::Relu,
                 positions,

@@ -9,7 +9,7 @@ use crate::slot::SlotMemory;
 use crate::sys::{self, Context, DeviceFacts, Driver, Memory};
 use crate::weights::Weights;
 use lanes_core::device::flight::{Backend, Bindings, Engine, Host, Idle, Made, Sample, Stretch, Turn};
-use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions, TurnTimes};
+use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions, RoundedSums, TurnTimes};
 use lanes_core::plan::Checked;
 use loom_compiler::ptx::Sm;
 use std::sync::Arc;
@@ -75,6 +75,8 @@ fn capabilities(driver: &Driver, facts: &DeviceFacts) -> Capabilities {
         unified: false,
         grid_barrier: false,
         sums: crate::contract::SUMS,
+        // The architecture that brought products of bfloat16, and the first driver to take them.
+        bf16: (facts.architecture >= 80).then_some(RoundedSums::Matrices(crate::matrices::SUMS)),
         atomics_64: true,
         clock: true,
     }

@@ -2,13 +2,15 @@
 //! node after node, and what the launches of `moves` say, read literally. Other kernels do nothing.
 
 use crate::sys::{Driver, Status};
-use crate::{CudaDevice, CudaOptions};
+use crate::{CudaDevice, CudaOptions, contract, matrices};
 use cudarc::driver::sys as raw;
 use lanes_core::device::Device;
 use lanes_core::lanes::{Capacity, LanedModel, RowId, SeatRows};
-use lanes_core::plan::{Command, Plan, Region, Storage};
+use lanes_core::plan::{Command, Plan, Precision, Region, Storage};
 use lanes_core::planned::PlannedModel;
 use lanes_core::{DType, Port, Scope, Signature, StateKind, StateSpec};
+use lanes_model::onnx::build::LstmStack;
+use lanes_model::{ImportOptions, load_bytes};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -303,4 +305,38 @@ fn turns_of_every_occupancy_answer_with_their_rows() {
         }
     }
     device.health().expect("nothing was lost");
+}
+
+/// One model in both precisions on one device: its weights lie there as each of them multiplies, and what neither rounds lies there once.
+#[test]
+fn each_precision_has_weights_of_its_own() {
+    let model =
+        load_bytes(LstmStack::random(2, 64, 1).encode(), "model", &ImportOptions::default()).expect("it imports");
+    let lowered = lanes_model::lower::lower(&model).expect("it lowers");
+    let options = CudaOptions { kernels_on_disk: false, ..CudaOptions::default() };
+    let device = Arc::new(CudaDevice::on(driver(), 0, options).expect("it opens"));
+    let prepared = |precision| {
+        let (plan, signature) = (lowered.plan.clone().with_precision(precision), lowered.signature.clone());
+        let mut model = PlannedModel::new(Arc::<CudaDevice>::clone(&device), plan, signature).expect("it fits");
+        model.prepare_slots(Capacity { rows: 15, max_seats: 7 }, 1).expect("there is room");
+        model
+    };
+    let packed = |of: fn(&[f32], usize, usize) -> usize| -> u64 {
+        let bytes = lowered.plan.commands.iter().map(|command| match command {
+            Command::Contract(contraction) => of(&contraction.weights, contraction.k(), contraction.n),
+            _ => 0,
+        });
+        bytes.sum::<usize>() as u64
+    };
+    let floats = packed(|weights, k, n| contract::packed_bytes(weights, k, n).len());
+    let rounded = packed(|weights, k, n| matrices::packed_bytes(weights, k, n).len());
+    assert!(floats > rounded && rounded * 2 >= floats, "{floats} {rounded}");
+    let exact = prepared(Precision::F32);
+    let others = exact.memory().weights - floats;
+    assert!(others > 0, "there are biases");
+    let narrow = prepared(Precision::Bf16);
+    assert_eq!(narrow.memory().weights, rounded + others);
+    assert_eq!(device.memory().used.weights, floats + rounded + others);
+    let _again = prepared(Precision::F32);
+    assert_eq!(device.memory().used.weights, floats + rounded + others);
 }

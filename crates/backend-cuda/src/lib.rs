@@ -21,6 +21,7 @@
 //! | `queue` | a turn: block, launch, end, faults |
 //! | `moves` | copies, gathers, scatters and fills of strided runs, and what is carried to the host and back, as PTX |
 //! | `contract` | contractions, as Loom, and what goes on with one in the same kernel |
+//! | `matrices` | contractions of operands of 16 bits, for tensor cores |
 //! | `image` | kernels, compiled once |
 //! | `binaries` | what the driver made of them, on disk |
 //! | `weights` | constants that several plans share |
@@ -42,6 +43,7 @@ mod error;
 mod image;
 #[cfg(feature = "instruments")]
 pub mod instruments;
+mod matrices;
 mod moves;
 mod plan;
 mod queue;

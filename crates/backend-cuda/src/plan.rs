@@ -15,10 +15,11 @@
 //! - A bucket's graph moves and computes the bucket's number of seats.
 //! - Not here: what a turn writes into the block (`queue`).
 
+use crate::contract;
 use crate::contract::cell::{self, Cell};
-use crate::contract::{self, Tile};
 use crate::device::{CudaDevice, CudaEngine};
 use crate::image::{self, Kernel};
+use crate::matrices;
 use crate::moves::{CARRIED_MAX, CARRIED_UNIT, Filled, Kind, Moved, RANGES_MAX, Way};
 use crate::queue::{BLOCK_HEAD, BLOCK_NUMBER, block_bytes, write_block};
 use crate::slot::SlotMemory;
@@ -31,7 +32,7 @@ use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions,
 use lanes_core::hazard::Hazards;
 use lanes_core::lanes::Capacity;
 use lanes_core::plan::{
-    Argument, Checked, Command, Contraction, Epilogue, KernelId, Place, Scalar, Storage, StorageId,
+    Argument, Checked, Command, Contraction, Epilogue, KernelId, Place, Precision, Scalar, Storage, StorageId,
 };
 use lanes_core::scratch::Layout;
 use loom_compiler::ptx::{FAULT_BYTES, Image, Passed};
@@ -113,6 +114,13 @@ struct Staging {
     faults: Range<usize>,
     tick_at: usize,
     bytes: usize,
+}
+
+/// What a workgroup of a contraction computes, by what it multiplies.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Tile {
+    Floats(contract::Tile),
+    Matrices(matrices::Tile),
 }
 
 /// A plan being prepared.
@@ -332,7 +340,12 @@ impl<'a> Preparation<'a> {
             if self.contraction_of.contains_key(&(at, tile)) {
                 continue;
             }
-            let text = contract::text(contraction, &terms, out, tile, self.capacity.max_seats as usize, cell);
+            let seats = self.capacity.max_seats as usize;
+            let text = match tile {
+                Tile::Floats(tile) => contract::text(contraction, &terms, out, tile, seats, cell),
+                // No launch is done with one of these: `cell::fits`.
+                Tile::Matrices(tile) => matrices::text(contraction, &terms, out, tile, seats),
+            };
             let text = text.ok_or_else(|| DeviceError::Unsupported {
                 what: format!("activation {:?} of {} on a GPU", contraction.activation, contraction.label),
             })?;
@@ -355,7 +368,15 @@ impl<'a> Preparation<'a> {
     /// The tile of a contraction in a turn of `seats` seats.
     fn tile(&self, contraction: &Contraction, seats: usize) -> Tile {
         let rows = seats.saturating_mul(contraction.positions);
-        Tile::of(contraction, rows, self.device.capabilities().units, self.device.tile())
+        let units = self.device.capabilities().units;
+        match contraction.precision {
+            Precision::F32 => Tile::Floats(contract::Tile::of(contraction, rows, units, self.device.tile())),
+            // The check of the options has refused what the GPU has no products of.
+            _ => {
+                let shared = self.device.takes().shared_bytes_max;
+                Tile::Matrices(matrices::Tile::of(contraction, rows, units, shared))
+            }
+        }
     }
 
     /// Uploads constants and weights, those that no other executable has.
@@ -369,21 +390,21 @@ impl<'a> Preparation<'a> {
         }
         for (at, command) in plan.commands.iter().enumerate() {
             let Command::Contract(contraction) = command else { continue };
-            let Contraction { label, weights, bias, n, .. } = contraction;
+            let Contraction { label, weights, precision, bias, n, .. } = contraction;
             let units = self.epilogue_of(at).map_or(*n, |epilogue| epilogue.units);
-            let owner = |floats: &Arc<[f32]>, columns| Owner::Floats(Arc::downgrade(floats), columns, units);
-            let packed = || match units == *n {
-                true => contract::packed_bytes(weights, contraction.k(), *n),
-                false => {
+            let packed = || match precision {
+                Precision::F32 if units == *n => contract::packed_bytes(weights, contraction.k(), *n),
+                Precision::F32 => {
                     let beside = cell::side_by_side(weights, *n, units);
                     Cow::Owned(contract::packed_bytes(&beside, contraction.k(), *n).into_owned())
                 }
+                _ => Cow::Owned(matrices::packed_bytes(weights, contraction.k(), *n)),
             };
-            let weights = self.constant(label, owner(weights, *n), &packed)?;
+            let owner = Owner::Floats(Arc::downgrade(weights), *n, units, *precision);
+            let weights = self.constant(label, owner, &packed)?;
             let bias = bias.as_ref().map(|bias| {
-                self.constant(label, Owner::Floats(Arc::downgrade(bias), 0, 0), &|| {
-                    Cow::Borrowed(bytemuck::cast_slice(bias))
-                })
+                let owner = Owner::Floats(Arc::downgrade(bias), 0, 0, Precision::F32);
+                self.constant(label, owner, &|| Cow::Borrowed(bytemuck::cast_slice(bias)))
             });
             let bias = bias.transpose()?;
             self.weights_of.insert(at, (weights, bias));

@@ -11,6 +11,7 @@
 
 use crate::sys::{Context, Memory};
 use lanes_core::device::{Budget, Charge, DeviceError, Purpose};
+use lanes_core::plan::Precision;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -25,17 +26,20 @@ pub(crate) struct Constant {
 pub(crate) enum Owner {
     /// A plan's constant.
     Bytes(Weak<[u8]>),
-    /// A contraction's bias, or its weights with that many columns, those of each of so many units side by side.
-    Floats(Weak<[f32]>, usize, usize),
+    /// A contraction's bias, or its weights with that many columns, those of each of so many units side by side, rounded to that.
+    Floats(Weak<[f32]>, usize, usize, Precision),
 }
 
+/// What is made of an [`Owner`].
+type Key = ([usize; 4], Precision);
+
 impl Owner {
-    /// Address, length, columns and units: what is made of one array depends on these.
-    fn key(&self) -> [usize; 4] {
+    /// Address, length, columns, units and precision: what is made of one array depends on these.
+    fn key(&self) -> Key {
         match self {
-            Self::Bytes(bytes) => [bytes.as_ptr().cast::<u8>() as usize, bytes.as_ptr().len(), 0, 0],
-            Self::Floats(floats, columns, units) => {
-                [floats.as_ptr().cast::<u8>() as usize, floats.as_ptr().len(), *columns, *units]
+            Self::Bytes(bytes) => ([bytes.as_ptr().cast::<u8>() as usize, bytes.as_ptr().len(), 0, 0], Precision::F32),
+            Self::Floats(floats, columns, units, precision) => {
+                ([floats.as_ptr().cast::<u8>() as usize, floats.as_ptr().len(), *columns, *units], *precision)
             }
         }
     }
@@ -46,7 +50,7 @@ type Made = (Owner, Weak<Constant>);
 
 /// What is shared on one device, by [`Owner::key`].
 #[derive(Default)]
-pub(crate) struct Weights(Mutex<HashMap<[usize; 4], Made>>);
+pub(crate) struct Weights(Mutex<HashMap<Key, Made>>);
 
 impl Weights {
     /// What `bytes` makes of what `owner` holds, on the device; it is asked only if no executable has it yet.

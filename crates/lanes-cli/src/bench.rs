@@ -136,8 +136,7 @@ fn device_time(
     }
     let lanes = args.serve.lanes.unwrap_or(streams);
     let seats = streams.min(lanes).min(args.serve.max_seats.unwrap_or(lanes));
-    let planned =
-        lanes::planned(device.clone(), &loaded.model).map_err(|why| CliError::file(&args.model.path, chain(&why)))?;
+    let planned = load::planned(device, &loaded.model, &args.model)?;
     let stacked = |(source, port): (&Source, &lanes::Port)| {
         let seats = if port.scope == lanes::Scope::Seat { seats as usize } else { 1 };
         let mut bytes = vec![0; source.bytes() * seats];
@@ -167,8 +166,7 @@ fn row(
     pace: Option<Duration>,
     frame_ms: Option<f64>,
 ) -> CliResult<Row> {
-    let planned =
-        lanes::planned(device.clone(), &loaded.model).map_err(|why| CliError::file(&args.model.path, chain(&why)))?;
+    let planned = load::planned(device, &loaded.model, &args.model)?;
     let runnable = load::serve(planned, &args.serve, streams)?;
     let sources: Vec<Source> = loaded.sources.iter().map(|source| source.rendered(streams as usize)).collect();
     let timed = |turns: usize, pace: Option<Duration>| {

@@ -5,12 +5,12 @@
 //! - Where something is out of tolerance, the stream it happened on runs again with every node's result as an output, and
 //!   the first node in graph order that parts is named.
 
-use crate::args::{Against, CheckArgs};
+use crate::args::{Against, CheckArgs, Precision};
 use crate::error::{CliError, CliResult};
 use crate::load::{self, Loaded};
 use crate::out::Out;
 use crate::say::{self, count};
-use crate::serve::{Drive, chain, drive};
+use crate::serve::{Drive, drive};
 use lanes::device::Device;
 use lanes::onnx::oracle::OracleModel;
 use lanes::onnx::{Model, ValueId};
@@ -72,10 +72,14 @@ pub fn run(args: &CheckArgs) -> CliResult {
         ours.extend(outputs(args, &loaded, &seen, &device, all)?.split_off(ports.len()));
         reference(args, &loaded, &seen, all)?
     };
-    let compared: Vec<Output> =
-        ports.iter().chain(&states).zip(ours.iter().zip(&theirs)).map(|(port, (a, e))| compare(port, a, e)).collect();
+    let compared: Vec<Output> = ports
+        .iter()
+        .chain(&states)
+        .zip(ours.iter().zip(&theirs))
+        .map(|(port, (a, e))| compare(port, a, e, args.model.precision))
+        .collect();
     let ok = compared.iter().all(|output| output.ok);
-    let parted = if ok { None } else { first_parted((ports, &states), &ours, &theirs, turns) };
+    let parted = if ok { None } else { first_parted((ports, &states), &ours, &theirs, turns, args.model.precision) };
     let first_difference = match parted {
         Some(parted) => first_difference(args, &loaded, &device, parted)?,
         None => None,
@@ -157,7 +161,7 @@ fn outputs(
     device: &Arc<dyn Device>,
     part: Part,
 ) -> CliResult<Vec<Vec<u8>>> {
-    let planned = lanes::planned(device.clone(), model).map_err(|why| CliError::file(&args.model.path, chain(&why)))?;
+    let planned = load::planned(device, model, &args.model)?;
     served(args, loaded, planned, part)
 }
 
@@ -207,11 +211,12 @@ fn first_parted(
     ours: &[Vec<u8>],
     theirs: &[Vec<u8>],
     turns: usize,
+    precision: Precision,
 ) -> Option<(usize, usize)> {
     let parted = |port: &Port, a: &[u8], e: &[u8]| -> Vec<usize> {
         let size = port.bytes().max(1);
         let pairs = a.chunks_exact(size).zip(e.chunks_exact(size)).enumerate();
-        pairs.filter(|(_, (a, e))| !compare(port, a, e).ok).map(|(at, _)| at).collect()
+        pairs.filter(|(_, (a, e))| !compare(port, a, e, precision).ok).map(|(at, _)| at).collect()
     };
     let sides = || ours.iter().zip(theirs);
     let of_outputs = ports.iter().zip(sides()).flat_map(|(port, (a, e))| parted(port, a, e));
@@ -245,7 +250,7 @@ fn first_difference(
             };
             let size = port.bytes();
             let part = |all: &[Vec<u8>]| all[ports.len() + n][turn * size..][..size].to_vec();
-            let found = compare(&port, &part(&ours), &part(&theirs));
+            let found = compare(&port, &part(&ours), &part(&theirs), args.model.precision);
             if !found.ok {
                 let node = &loaded.model.graph.nodes[node];
                 return Ok(Some(Difference { node: node.name.clone(), op: node.onnx.clone(), max_abs: found.max_abs }));
@@ -267,8 +272,11 @@ fn results(model: &Model) -> Vec<(ValueId, usize)> {
 
 /// Values of one output on both sides. Floats agree within `tolerance · max(1, |expected|)`: f32 sums of some hundred
 /// terms in another order, and functions good to 2 ulp, stay an order of magnitude below 1e-5. All else is exact.
-fn compare(port: &Port, actual: &[u8], expected: &[u8]) -> Output {
+fn compare(port: &Port, actual: &[u8], expected: &[u8], precision: Precision) -> Output {
     let tolerance = match port.dtype {
+        // Four units in the last place of a rounded operand: one that rounds the other way moves what is made of it by a part of a
+        // unit, and a recurrence adds some up.
+        DType::F32 | DType::F64 | DType::F16 | DType::BF16 if precision == Precision::Bf16 => 0.015625,
         DType::F32 | DType::F64 => 1e-5,
         // Half an ulp of the narrow type, and as much again for a value that rounds the other way.
         DType::F16 => 1e-3,
@@ -335,12 +343,15 @@ mod tests {
 
     #[test]
     fn tolerance_is_absolute_below_one_and_relative_above() {
-        let check = |a: f32, e: f32| compare(&port(DType::F32), &a.to_le_bytes(), &e.to_le_bytes());
+        let check = |a: f32, e: f32| compare(&port(DType::F32), &a.to_le_bytes(), &e.to_le_bytes(), Precision::F32);
         assert!(check(0.000_009, 0.0).ok && !check(0.000_011, 0.0).ok);
         assert!(check(100_000.9, 100_000.0).ok && !check(100_001.1, 100_000.0).ok);
         assert!(check(f32::NAN, f32::NAN).ok && !check(f32::NAN, 0.0).ok && !check(0.0, f32::NAN).ok);
         assert!(check(f32::INFINITY, f32::INFINITY).ok && !check(f32::INFINITY, 1.0).ok);
         assert!(check(0.0, -0.0).ok);
+        let rounded =
+            |a: f32, e: f32| compare(&port(DType::F32), &a.to_le_bytes(), &e.to_le_bytes(), Precision::Bf16).ok;
+        assert!(rounded(1.015, 1.0) && !rounded(1.017, 1.0));
         assert_eq!(check(1.0 + f32::EPSILON, 1.0).max_ulp, 1);
         assert_eq!(ulps(-f32::from_bits(1), f32::from_bits(1)), 2);
     }
@@ -352,7 +363,7 @@ mod tests {
         let (outputs, states) = ([port(DType::I64)], [port(DType::I64)]);
         let parted = |output: &[i64], state: &[i64]| {
             let theirs = [of(&[0; 6]), of(&[0; 2])];
-            first_parted((&outputs, &states), &[of(output), of(state)], &theirs, 3)
+            first_parted((&outputs, &states), &[of(output), of(state)], &theirs, 3, Precision::F32)
         };
         assert_eq!(parted(&[0; 6], &[0; 2]), None);
         assert_eq!(parted(&[0; 6], &[0, 9]), Some((1, 3)));
@@ -361,7 +372,7 @@ mod tests {
 
     #[test]
     fn integers_are_exact() {
-        let check = |a: i64, e: i64| compare(&port(DType::I64), &a.to_le_bytes(), &e.to_le_bytes()).ok;
+        let check = |a: i64, e: i64| compare(&port(DType::I64), &a.to_le_bytes(), &e.to_le_bytes(), Precision::Bf16).ok;
         assert!(check(-7, -7) && !check(-7, -6));
     }
 }

@@ -41,7 +41,7 @@ fn memory(args: &InspectArgs, device: Arc<dyn Device>, options: &ImportOptions) 
     let lanes = args.lanes;
     let max_seats = args.max_seats.unwrap_or(lanes).min(lanes);
     let model = lanes::onnx::load(&args.model.path, options).map_err(|why| chain(&why))?;
-    let mut planned = lanes::planned(device, &model).map_err(|why| chain(&why))?;
+    let mut planned = load::planned(&device, &model, &args.model).map_err(|why| why.to_string())?;
     // What the worker asks for with one slot: a row a lane, one a seat, and the initial row.
     planned.prepare(Capacity { rows: lanes + max_seats + 1, max_seats }).map_err(|why| chain(&why))?;
     let used = planned.memory();

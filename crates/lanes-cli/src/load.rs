@@ -10,6 +10,8 @@ use crate::spec::{Made, Spec, named};
 use lanes::device::{Device, DeviceError};
 use lanes::lanes::{LanedModel, LanesBuilder, Runnable};
 use lanes::onnx::{Dim, Given, ImportOptions, Inspection, Model, PortInspection, Role, StatePair, Tensor};
+use lanes::plan::Precision as Rounding;
+use lanes::planned::PlannedModel;
 use lanes::{BackendError, OpenOptions, Scope};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,11 +31,6 @@ pub fn import_options(args: &ModelArgs) -> CliResult<ImportOptions> {
     if let Some(axis) = &args.pulse {
         let text = format!("--pulse {axis}: cutting a model of whole sequences into steps is not written yet");
         return Err(CliError::usage(text));
-    }
-    if args.precision != Precision::F32 {
-        let text =
-            format!("--precision {:?}: the cpu backend computes contractions in f32 only so far", args.precision);
-        return Err(CliError::usage(text.to_lowercase()));
     }
     let mut options = ImportOptions { shared: args.shared.clone(), ..ImportOptions::default() };
     for fix in &args.fix {
@@ -290,6 +287,29 @@ pub fn device_of_steps(backend: &str, threads: Option<u32>, steps_max: Option<u6
         }
         BackendError::Device(_) => CliError::failed(format!("--backend {backend}: {}", chain(&why))),
         _ => CliError::usage(format!("--backend {backend}: {why}")),
+    })
+}
+
+/// `model` on `device`, its contractions in the precision that `args` ask for.
+pub fn planned(device: &Arc<dyn Device>, model: &Model, args: &ModelArgs) -> CliResult<PlannedModel> {
+    let precision = precision(device, args)?;
+    lanes::planned_in(Arc::clone(device), model, precision).map_err(|why| CliError::file(&args.path, chain(&why)))
+}
+
+/// The precision that `args` ask for, if `device` has it.
+fn precision(device: &Arc<dyn Device>, args: &ModelArgs) -> CliResult<Rounding> {
+    let known = match args.precision {
+        Precision::F32 => Some(Rounding::F32),
+        Precision::Bf16 => Some(Rounding::Bf16),
+        Precision::Tf32 | Precision::F16 => None,
+    };
+    let capabilities = device.capabilities();
+    known.filter(|&precision| capabilities.has(precision)).ok_or_else(|| {
+        let has = |precision: &Rounding| capabilities.has(*precision);
+        let accepted: Vec<_> =
+            [Rounding::F32, Rounding::Bf16].iter().filter(|&it| has(it)).map(|it| it.name()).collect();
+        let (asked, backend) = (format!("{:?}", args.precision).to_lowercase(), capabilities.backend);
+        CliError::usage(format!("--precision {asked}: the {backend} backend takes {}", accepted.join(" and ")))
     })
 }
 

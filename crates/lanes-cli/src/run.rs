@@ -45,8 +45,7 @@ pub fn run(args: &RunArgs) -> CliResult {
     let loaded = load::load(&args.model)?;
     let streams = args.streams as usize;
     let turns = load::turns(&loaded.sources, streams, args.turns)?;
-    let planned = lanes::planned(device.clone(), &loaded.model)
-        .map_err(|why| CliError::file(&args.model.path, crate::serve::chain(&why)))?;
+    let planned = load::planned(&device, &loaded.model, &args.model)?;
     let runnable = load::serve(planned, &args.serve, args.streams)?;
     let out = args.out.as_ref().map(|folder| Out::choose(folder, &loaded.model.signature.outputs)).transpose()?;
     let bar = progress_bar((streams * turns) as u64);

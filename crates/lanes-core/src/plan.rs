@@ -17,11 +17,13 @@ mod access;
 mod check;
 mod epilogue;
 mod identity;
+mod precision;
 
 pub use access::{Place, Touch};
 pub use check::{COMMANDS_MAX, Checked, PlanError};
 pub use epilogue::{Elements, Epilogue, Operand};
 pub use identity::identity;
+pub use precision::{Precision, bf16_bits};
 
 use loom_compiler::CpuImage;
 use std::ops::Range;
@@ -239,8 +241,9 @@ impl Term {
 
 /// `out[p, n] = activation(Σ_k left[p, k] · weights[k, n] + bias[n])` for every seat and every position `p`, in f32.
 ///
-/// `left[p]` is the terms' elements one after the other. The sum is one ascending chain of fused multiply-adds from
-/// zero over k (a function of K, N and the device only, never of seats), then the bias is added, then the activation.
+/// `left[p]` is the terms' elements one after the other; it and the weights are rounded to the precision first. The order of the
+/// sum over k is a function of K, N and the device only, never of seats ([`Capabilities`](crate::device::Capabilities) tells it);
+/// then the bias is added, then the activation.
 #[derive(Clone, Debug)]
 pub struct Contraction {
     /// For errors and traces: the node it came from.
@@ -249,6 +252,8 @@ pub struct Contraction {
     pub terms: Vec<Term>,
     /// `[K, N]`, row-major.
     pub weights: Arc<[f32]>,
+    /// What `left` and `weights` are rounded to.
+    pub precision: Precision,
     /// `[N]`.
     pub bias: Option<Arc<[f32]>>,
     /// Applied last.

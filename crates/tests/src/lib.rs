@@ -29,6 +29,7 @@ pub mod pools;
 pub mod random;
 pub mod reference;
 pub mod residents;
+pub mod rounded;
 pub mod sessions;
 pub mod slots;
 pub mod spans;
@@ -174,6 +175,22 @@ macro_rules! conformance {
             #[test]
             fn a_seat_is_the_same_alone_and_in_company() {
                 $crate::plans::company($open);
+            }
+            #[test]
+            fn rounded_plans_do_what_they_say() {
+                $crate::rounded::random_plans($open);
+            }
+            #[test]
+            fn rounded_contractions_are_near_f64() {
+                $crate::rounded::near($open);
+            }
+            #[test]
+            fn a_rounded_seat_is_the_same_alone_and_in_company() {
+                $crate::rounded::company($open);
+            }
+            #[test]
+            fn precisions_that_a_device_lacks_are_refused() {
+                $crate::rounded::refusals($open);
             }
             #[test]
             fn kernels_compute_what_they_say() {

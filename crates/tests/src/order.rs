@@ -14,7 +14,7 @@
 use crate::random::{self, Random};
 use lanes_core::hazard::Hazards;
 use lanes_core::lanes::{Capacity, SeatRows};
-use lanes_core::plan::{Activation, Argument, Command, Contraction, Plan, Region, Storage, StorageId, Term};
+use lanes_core::plan::{Activation, Argument, Command, Contraction, Plan, Precision, Region, Storage, StorageId, Term};
 use lanes_core::scratch::{Layout, Placement, Value};
 use lanes_core::{Scope, Signature};
 use std::collections::BTreeSet;
@@ -244,6 +244,7 @@ pub fn heads() {
             label: format!("head{head}"),
             terms: vec![columns(x)],
             weights: random.f32s(WIDTH * WIDTH).into(),
+            precision: Precision::F32,
             bias: None,
             activation: Activation::None,
             positions: POSITIONS,

@@ -4,20 +4,20 @@ use crate::random::{self, Random, f32_bytes, port};
 use crate::{Open, reference};
 use lanes_core::device::Device;
 use lanes_core::lanes::{Capacity, LanedModel, RowId, SeatRows};
-use lanes_core::plan::{Activation, Command, Contraction, Plan, Region, Storage, Term};
+use lanes_core::plan::{Activation, Command, Contraction, Plan, Precision, Region, Storage, Term};
 use lanes_core::planned::PlannedModel;
 use lanes_core::{DType, Scope, Signature, StateKind, StateSpec};
 use std::sync::Arc;
 
 /// Room for turns of 1 to 33 seats: every count, and past the usual tiles.
-const CAPACITY: Capacity = Capacity { rows: 80, max_seats: 33 };
+pub(crate) const CAPACITY: Capacity = Capacity { rows: 80, max_seats: 33 };
 
-fn stacked(random: &mut Random, signature: &Signature, seats: usize) -> Vec<Vec<u8>> {
+pub(crate) fn stacked(random: &mut Random, signature: &Signature, seats: usize) -> Vec<Vec<u8>> {
     let size = |scope| if scope == Scope::Seat { seats } else { 1 };
     signature.inputs.iter().map(|port| f32_bytes(random, port.elements() * size(port.scope))).collect()
 }
 
-fn run(model: &mut PlannedModel, inputs: &[Vec<u8>], seats: &[SeatRows]) -> Vec<Vec<u8>> {
+pub(crate) fn run(model: &mut PlannedModel, inputs: &[Vec<u8>], seats: &[SeatRows]) -> Vec<Vec<u8>> {
     for (port, bytes) in inputs.iter().enumerate() {
         model.input_mut(port)[..bytes.len()].copy_from_slice(bytes);
     }
@@ -43,21 +43,25 @@ pub fn random_plans(open: Open<'_>) {
     let device = open(None);
     for seed in 0..150 {
         let (plan, signature) = random::plan(seed);
-        let mut model = PlannedModel::new(Arc::clone(&device), plan.clone(), signature.clone())
-            .unwrap_or_else(|error| panic!("seed {seed}: {error}\n{plan:#?}"));
-        model.prepare(CAPACITY).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        let mut expected_rows = reference::initial_rows(&signature, CAPACITY);
-        let mut random = Random(!seed);
-        for turn in 0..4 {
-            let seats = if turn == 0 { CAPACITY.max_seats as usize } else { random.within(1, 33) };
-            let inputs = stacked(&mut random, &signature, seats);
-            let seats = random::turn(&mut random, CAPACITY, seats);
-            let outputs = run(&mut model, &inputs, &seats);
-            let expected =
-                reference::run(&plan, &signature, &inputs, &seats, &mut expected_rows, device.capabilities().sums);
-            assert!(outputs == expected, "seed {seed}, turn {turn} of {} seats: outputs differ", seats.len());
-            assert!(rows(&model) == expected_rows, "seed {seed}, turn {turn} of {} seats: rows differ", seats.len());
-        }
+        turns(&device, seed, plan, signature);
+    }
+}
+
+/// Turns of one random plan against the reference.
+pub(crate) fn turns(device: &Arc<dyn Device>, seed: u64, plan: Plan, signature: Signature) {
+    let mut model = PlannedModel::new(Arc::clone(device), plan.clone(), signature.clone())
+        .unwrap_or_else(|error| panic!("seed {seed}: {error}\n{plan:#?}"));
+    model.prepare(CAPACITY).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    let mut expected_rows = reference::initial_rows(&signature, CAPACITY);
+    let mut random = Random(!seed);
+    for turn in 0..4 {
+        let seats = if turn == 0 { CAPACITY.max_seats as usize } else { random.within(1, 33) };
+        let inputs = stacked(&mut random, &signature, seats);
+        let seats = random::turn(&mut random, CAPACITY, seats);
+        let outputs = run(&mut model, &inputs, &seats);
+        let expected = reference::run(&plan, &signature, &inputs, &seats, &mut expected_rows, device.capabilities());
+        assert!(outputs == expected, "seed {seed}, turn {turn} of {} seats: outputs differ", seats.len());
+        assert!(rows(&model) == expected_rows, "seed {seed}, turn {turn} of {} seats: rows differ", seats.len());
     }
 }
 
@@ -81,6 +85,7 @@ pub fn recurrent() -> (Plan, Signature) {
                 label: label.into(),
                 terms,
                 weights: random.f32s(k * n).into_iter().map(|weight| weight / 8.0).collect(),
+                precision: Precision::F32,
                 bias: Some(random.f32s(n).into()),
                 activation,
                 positions,
@@ -116,17 +121,21 @@ pub fn recurrent() -> (Plan, Signature) {
 
 /// Every seat of a turn of any size gives the bits that it gives alone, on the same row.
 pub fn company(open: Open<'_>) {
-    let device: Arc<dyn Device> = open(None);
     let (plan, signature) = recurrent();
+    apart(&open(None), &plan, &signature);
+}
+
+/// [`company`] for a model of one input, one state and one output.
+pub(crate) fn apart(device: &Arc<dyn Device>, plan: &Plan, signature: &Signature) {
     let model = || {
-        let mut model = PlannedModel::new(Arc::clone(&device), plan.clone(), signature.clone()).expect("the plan fits");
+        let mut model = PlannedModel::new(Arc::clone(device), plan.clone(), signature.clone()).expect("the plan fits");
         model.prepare(CAPACITY).expect("it is prepared");
         model
     };
     let (mut together, mut alone, mut random) = (model(), model(), Random(11));
     let (x, y) = (signature.inputs[0].bytes(), signature.outputs[0].bytes());
     for seats in (1..=33).chain([33, 1, 33]) {
-        let inputs = stacked(&mut random, &signature, seats);
+        let inputs = stacked(&mut random, signature, seats);
         let turn = random::turn(&mut random, CAPACITY, seats);
         let outputs = run(&mut together, &inputs, &turn);
         for (seat, rows) in turn.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Random plans that are valid by construction, and random turns for them.
 
 use lanes_core::lanes::{Capacity, RowId, SeatRows};
-use lanes_core::plan::{Activation, Command, Contraction, Plan, Region, Storage, StorageId, Term};
+use lanes_core::plan::{Activation, Command, Contraction, Plan, Precision, Region, Storage, StorageId, Term};
 use lanes_core::{DType, Port, Scope, Signature, StateKind, StateSpec};
 use std::sync::Arc;
 
@@ -246,6 +246,7 @@ impl Build {
             label: format!("contraction{}", self.plan.commands.len()),
             terms,
             weights: random.f32s(k * n).into(),
+            precision: Precision::F32,
             bias: (!random.one_in(3)).then(|| random.f32s(n).into()),
             // The others are not exact: `plans::activations`.
             activation: if random.one_in(2) { Activation::Relu } else { Activation::None },

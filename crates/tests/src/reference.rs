@@ -2,9 +2,9 @@
 //! nothing planned. What every device is compared with, bit by bit.
 
 use lanes_core::Signature;
-use lanes_core::device::Sums;
+use lanes_core::device::{Capabilities, RoundedSums};
 use lanes_core::lanes::{Capacity, SeatRows};
-use lanes_core::plan::{Activation, Command, Contraction, Plan, Region, Storage, StorageId};
+use lanes_core::plan::{Activation, Command, Contraction, Plan, Precision, Region, Storage, StorageId};
 use std::ops::Range;
 
 /// The rows of every state: `[state][row]`, each a row's bytes.
@@ -22,7 +22,7 @@ pub fn initial_rows(signature: &Signature, capacity: Capacity) -> Rows {
     rows.collect()
 }
 
-/// Runs one turn of a plan without resident memory. `inputs` are the stacked bytes of each port, `sums` is the device's order;
+/// Runs one turn of a plan without resident memory. `inputs` are the stacked bytes of each port, `device` tells the order of sums;
 /// returns the stacked outputs, and writes `rows`.
 pub fn run(
     plan: &Plan,
@@ -30,9 +30,9 @@ pub fn run(
     inputs: &[Vec<u8>],
     seats: &[SeatRows],
     rows: &mut Rows,
-    sums: Sums,
+    device: &Capabilities,
 ) -> Vec<Vec<u8>> {
-    run_over(plan, signature, inputs, seats, rows, &mut [], sums)
+    run_over(plan, signature, inputs, seats, rows, &mut [], device)
 }
 
 /// [`run`] over resident memory, by binding.
@@ -43,7 +43,7 @@ pub fn run_over(
     seats: &[SeatRows],
     rows: &mut Rows,
     residents: &mut [Vec<u8>],
-    sums: Sums,
+    device: &Capabilities,
 ) -> Vec<Vec<u8>> {
     let mut outputs: Vec<_> = signature.outputs.iter().map(|port| vec![0; port.bytes() * seats.len()]).collect();
     for (seat, seat_rows) in seats.iter().enumerate() {
@@ -60,7 +60,7 @@ pub fn run_over(
             })
             .collect();
         for command in &plan.commands {
-            run_command(plan, command, &mut memory, seat_rows, rows, sums);
+            run_command(plan, command, &mut memory, seat_rows, rows, device);
         }
         for (at, storage) in plan.storages.iter().enumerate() {
             match storage {
@@ -75,7 +75,14 @@ pub fn run_over(
     outputs
 }
 
-fn run_command(plan: &Plan, command: &Command, memory: &mut [Vec<u8>], seat: &SeatRows, rows: &mut Rows, sums: Sums) {
+fn run_command(
+    plan: &Plan,
+    command: &Command,
+    memory: &mut [Vec<u8>],
+    seat: &SeatRows,
+    rows: &mut Rows,
+    device: &Capabilities,
+) {
     let state_of = |id: StorageId| match plan.storages[id.0 as usize] {
         Storage::State { state, .. } => state,
         ref other => panic!("{other:?} is no state"),
@@ -98,7 +105,7 @@ fn run_command(plan: &Plan, command: &Command, memory: &mut [Vec<u8>], seat: &Se
             let bytes = take(&memory[from.0.0 as usize], from.1);
             put(&mut rows[state_of(*state)][seat.write.0 as usize], *row, bytes);
         }
-        Command::Contract(contraction) => contract(contraction, memory, sums),
+        Command::Contract(contraction) => contract(contraction, memory, device),
         Command::Dispatch { label, .. } => {
             panic!("{label} is a kernel, which only its interpreter can check")
         }
@@ -117,12 +124,18 @@ fn put(memory: &mut [u8], region: Region, bytes: Vec<u8>) {
     }
 }
 
-fn contract(contraction: &Contraction, memory: &mut [Vec<u8>], sums: Sums) {
+fn contract(contraction: &Contraction, memory: &mut [Vec<u8>], device: &Capabilities) {
+    let precision = contraction.precision;
+    let sums = match (precision, device.bf16) {
+        (Precision::F32, _) => device.sums,
+        (Precision::Bf16, Some(RoundedSums::Chains(sums))) => sums,
+        (precision, order) => panic!("{precision} operands are added as {order:?}: there is no exact reference"),
+    };
     for p in 0..contraction.positions {
-        let left = left(contraction, memory, p);
+        let left: Vec<f32> = left(contraction, memory, p).into_iter().map(|x| precision.round(x)).collect();
         let run = sums.run(left.len());
         for n in 0..contraction.n {
-            let weight = |k: usize| contraction.weights[k * contraction.n + n];
+            let weight = |k: usize| precision.round(contraction.weights[k * contraction.n + n]);
             let chain = |run: Range<usize>| run.fold(0f32, |sum, k| left[k].mul_add(weight(k), sum));
             let runs =
                 (0..left.len()).step_by(run).map(|start| chain(start..left.len().min(start.saturating_add(run))));
@@ -143,7 +156,7 @@ fn contract(contraction: &Contraction, memory: &mut [Vec<u8>], sums: Sums) {
     }
 }
 
-/// The left operand of one position: K values.
+/// The left operand of one position: K values, not rounded.
 pub fn left(contraction: &Contraction, memory: &[Vec<u8>], position: usize) -> Vec<f32> {
     let mut left = Vec::new();
     for term in &contraction.terms {

@@ -145,15 +145,8 @@ pub fn random_plans(open: Open<'_>) {
                 inputs.push(bytes);
             }
             let mut kept: Vec<Vec<u8>> = spans.iter().map(|&(at, bytes)| expected[at..at + bytes].to_vec()).collect();
-            let outputs = reference::run_over(
-                &plan,
-                &signature,
-                &inputs,
-                &seats,
-                &mut rows,
-                &mut kept,
-                device.capabilities().sums,
-            );
+            let outputs =
+                reference::run_over(&plan, &signature, &inputs, &seats, &mut rows, &mut kept, device.capabilities());
             for (&(at, bytes), kept) in spans.iter().zip(&kept) {
                 expected[at..at + bytes].copy_from_slice(kept);
             }

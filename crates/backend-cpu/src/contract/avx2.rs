@@ -26,6 +26,15 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_upper(from: *const u16) -> Self {
+        // SAFETY: above.
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_first(from: *const f32, count: usize) -> Self {
         let mut elements = [0.0; 8];
         // SAFETY: above; `count < 8`.

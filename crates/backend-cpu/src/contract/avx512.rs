@@ -30,6 +30,15 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_upper(from: *const u16) -> Self {
+        // SAFETY: above.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_first(from: *const f32, count: usize) -> Self {
         // SAFETY: above; elements that are masked off are not accessed.
         Self(unsafe { _mm512_maskz_loadu_ps(first(count), from) })

@@ -1,4 +1,4 @@
-//! `out = activation(left · weights + bias)` in f32, with the left operand read in place.
+//! `out = activation(left · weights + bias)` in f32, with the left operand read in place, or rounded to bfloat16 on the way.
 //!
 //! ```text
 //! Contraction ──Packed::new──> Packed ──run(term pointers, seats, out pointer)──> rows of results
@@ -7,7 +7,8 @@
 //!
 //! - Every output is *one* chain of fused multiply-adds over ascending k from +0, then one addition of the bias, then
 //!   the activation. Its bits are the same for every count of seats, tile, thread, split of rows or columns, and
-//!   instruction set.
+//!   instruction set. That holds for rounded operands too: weights are stored narrow and widened as they are read. The
+//!   instruction that multiplies pairs of bfloat16 (`vdpbf16ps`) would give other bits, and other ones where it lacks.
 //! - Running allocates nothing and takes no lock.
 //! - Not here: which thread runs what, and where storages lie.
 //!
@@ -36,7 +37,7 @@ mod tile;
 
 use crate::isa::Isa;
 use lanes_core::device::DeviceError;
-use lanes_core::plan::{Activation, Contraction, Term};
+use lanes_core::plan::{Activation, Contraction, Precision, Term};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -76,8 +77,9 @@ pub struct Packed {
     segments: Vec<pack::Segment>,
     /// Shared by contractions that apply the same weights elsewhere.
     panels: Arc<pack::Panels>,
-    bias: pack::Lines,
+    bias: pack::Floats,
     activation: Activation,
+    precision: Precision,
     k: usize,
     n: usize,
     positions: usize,
@@ -119,7 +121,7 @@ impl Packed {
     /// [`new`](Self::new) for a contraction that applies the weights of `other` elsewhere: they are packed once.
     ///
     /// # Errors
-    /// Also `Invalid` when K or N are not those of `other`. That the weights are is for the caller to know.
+    /// Also `Invalid` when K, N or the precision are not those of `other`. That the weights are is for the caller to know.
     pub fn sharing(contraction: &Contraction, other: &Self) -> Result<Self, DeviceError> {
         Self::build(contraction, other.isa, Some(other))
     }
@@ -163,14 +165,20 @@ impl Packed {
             let found = c.out_position_stride;
             return Err(invalid(format!("results {found} elements apart, expected at least {}", c.n)));
         }
+        if !matches!(c.precision, Precision::F32 | Precision::Bf16) {
+            return Err(invalid(format!("precision {} is not known", c.precision)));
+        }
         if !activate::known(c.activation) {
             return Err(invalid(format!("activation {:?} is not known", c.activation)));
         }
         let panels = match other {
-            Some(other) if (other.k, other.n) == (k, c.n) => Arc::clone(&other.panels),
-            Some(other) => return Err(invalid(format!("{k} x {} weights, shared {} x {}", c.n, other.k, other.n))),
-            None if c.n <= kernels.narrow.len() => Arc::new(pack::unpacked(&c.weights)),
-            None => Arc::new(pack::panels(&c.weights, c.n, kernels.lanes)),
+            Some(other) if (other.k, other.n, other.precision) == (k, c.n, c.precision) => Arc::clone(&other.panels),
+            Some(other) => {
+                let (here, there) = (c.precision, other.precision);
+                return Err(invalid(format!("{k} x {} {here} weights, shared {} x {} {there}", c.n, other.k, other.n)));
+            }
+            None if c.n <= kernels.narrow.len() => Arc::new(pack::unpacked(&c.weights, c.precision)),
+            None => Arc::new(pack::panels(&c.weights, c.n, kernels.lanes, c.precision)),
         };
         let out_extent = extent(c.out_offset, &[(c.positions, c.out_position_stride)], c.n)
             .ok_or_else(|| invalid("the result reaches past the address space".into()))?;
@@ -183,6 +191,7 @@ impl Packed {
             panels,
             bias: pack::bias(c, kernels.lanes),
             activation: c.activation,
+            precision: c.precision,
             k,
             n: c.n,
             positions: c.positions,
@@ -225,12 +234,12 @@ impl Packed {
 
     /// Bytes that the packed weights take, however many share them.
     pub fn weight_bytes(&self) -> usize {
-        self.panels.data.len() * size_of::<f32>()
+        self.panels.bytes()
     }
 
     /// Bytes that the packed weights and the bias take.
     pub fn bytes(&self) -> usize {
-        self.weight_bytes() + self.bias.len() * size_of::<f32>()
+        self.weight_bytes() + self.bias.bytes()
     }
 
     /// Multiplications and additions of a row: a measure of work for whoever splits it.

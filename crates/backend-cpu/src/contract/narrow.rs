@@ -44,7 +44,7 @@ unsafe fn narrow<const N: usize>(tile: &Tile<'_>) {
                 }
             }
         }
-        let mut weights = tile.panel;
+        let mut weights = tile.panel.cast::<f32>();
         for run in tile.runs {
             let rows = tile.rows.as_ptr().add(run.slot * tile.height);
             let mut k = 0;

@@ -7,13 +7,13 @@
 //!
 //! A sum crosses segments by way of the output: stored, and loaded again, which rounds nothing.
 
-use lanes_core::plan::{Contraction, Term};
+use lanes_core::plan::{Contraction, Precision, Term, bf16_bits};
 
 /// Terms that one segment may read.
 pub(super) const MAX_SLOTS: usize = 8;
 
 /// The most k of a segment: with it the panels of one tile stay in the first-level cache while all rows pass by.
-const BLOCK_K: usize = 512;
+pub(super) const BLOCK_K: usize = 512;
 
 /// K elements that lie in one piece in every row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,71 +69,111 @@ pub(super) fn segments(terms: &[Term]) -> Vec<Segment> {
     done
 }
 
-/// A cache line, so that panels start on one.
+/// A cache line of `N` elements, so that panels start on one.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([f32; LINE]);
+struct Line<E, const N: usize>([E; N]);
 
-/// f32 of a cache line.
-const LINE: usize = 16;
+/// Elements in whole cache lines of `N`.
+pub(super) struct Lines<E, const N: usize>(Vec<Line<E, N>>);
 
-/// f32 in whole cache lines.
-pub(super) struct Lines(Vec<Line>);
+/// f32 in cache lines.
+pub(super) type Floats = Lines<f32, 16>;
 
-impl Lines {
+/// bfloat16 in cache lines.
+pub(super) type Halves = Lines<u16, 32>;
+
+impl<E: Copy, const N: usize> Lines<E, N> {
     /// `len` copies of `value`, rounded up to whole lines.
-    fn new(len: usize, value: f32) -> Self {
-        Self(vec![Line([value; LINE]); len.div_ceil(LINE)])
+    fn new(len: usize, value: E) -> Self {
+        Self(vec![Line([value; N]); len.div_ceil(N)])
     }
 
-    fn set(&mut self, at: usize, value: f32) {
-        self.0[at / LINE].0[at % LINE] = value;
+    fn set(&mut self, at: usize, value: E) {
+        self.0[at / N].0[at % N] = value;
     }
 
-    /// How many f32 there are.
-    pub(super) fn len(&self) -> usize {
-        self.0.len() * LINE
+    /// Bytes that they take.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.len() * size_of::<Line<E, N>>()
     }
 
     /// The first of them.
-    pub(super) fn as_ptr(&self) -> *const f32 {
+    pub(super) fn as_ptr(&self) -> *const E {
         self.0.as_ptr().cast()
     }
 }
 
-/// Weights as panels of `lanes` columns.
-pub(super) struct Panels {
-    /// Panel `p` starts at element `p * stride`; k follows k at `lanes` elements.
-    pub data: Lines,
-    /// Elements between panels.
-    pub stride: usize,
+/// Weights as panels of columns: panel `p` starts at element `p * stride`, k follows k at a vector's elements.
+pub(super) enum Panels {
+    /// As they were given; or rounded, where `narrow` reads the few there are one by one.
+    F32(Floats, usize),
+    /// Rounded, as their upper halves.
+    Bf16(Halves, usize),
 }
 
-/// Packs `[K, N]` weights, whose length has been checked.
-pub(super) fn panels(weights: &[f32], n: usize, lanes: usize) -> Panels {
-    let k = weights.len() / n;
-    // A line more than needed: panels a power of two apart would all fall into the same set of the cache.
-    let stride = (k * lanes).next_multiple_of(LINE) + LINE;
-    let mut data = Lines::new(n.div_ceil(lanes) * stride, 0.0);
-    for (k, row) in weights.chunks_exact(n).enumerate() {
-        for (column, &weight) in row.iter().enumerate() {
-            data.set(column / lanes * stride + k * lanes + column % lanes, weight);
+impl Panels {
+    /// Bytes that they take.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::F32(lines, _) => lines.bytes(),
+            Self::Bf16(lines, _) => lines.bytes(),
         }
     }
-    Panels { data, stride }
+
+    /// Element `at` of panel `panel`, and elements from one panel to the next.
+    pub(super) fn at(&self, panel: usize, at: usize) -> (*const u8, usize) {
+        // Not past the lines' end: the caller has such an element, so wrapping never happens.
+        match *self {
+            Self::F32(ref lines, stride) => (lines.as_ptr().wrapping_add(panel * stride + at).cast(), stride),
+            Self::Bf16(ref lines, stride) => (lines.as_ptr().wrapping_add(panel * stride + at).cast(), stride),
+        }
+    }
 }
 
-/// `[K, N]` weights as they are, for `narrow`.
-pub(super) fn unpacked(weights: &[f32]) -> Panels {
-    let mut data = Lines::new(weights.len(), 0.0);
-    for (at, &weight) in weights.iter().enumerate() {
-        data.set(at, weight);
+/// Packs `[K, N]` weights, whose length has been checked, as panels of `lanes` columns.
+pub(super) fn panels(weights: &[f32], n: usize, lanes: usize, precision: Precision) -> Panels {
+    match precision {
+        Precision::Bf16 => {
+            let (lines, stride) = in_panels(weights, n, lanes, bf16_bits);
+            Panels::Bf16(lines, stride)
+        }
+        _ => {
+            let (lines, stride) = in_panels(weights, n, lanes, |weight| weight);
+            Panels::F32(lines, stride)
+        }
     }
-    Panels { data, stride: 0 }
+}
+
+fn in_panels<E: Copy, const N: usize>(
+    weights: &[f32],
+    n: usize,
+    lanes: usize,
+    of: impl Fn(f32) -> E,
+) -> (Lines<E, N>, usize) {
+    let k = weights.len() / n;
+    // A line more than needed: panels a power of two apart would all fall into the same set of the cache.
+    let stride = (k * lanes).next_multiple_of(N) + N;
+    let mut data = Lines::new(n.div_ceil(lanes) * stride, of(0.0));
+    for (k, row) in weights.chunks_exact(n).enumerate() {
+        for (column, &weight) in row.iter().enumerate() {
+            data.set(column / lanes * stride + k * lanes + column % lanes, of(weight));
+        }
+    }
+    (data, stride)
+}
+
+/// `[K, N]` weights where they are, rounded, for `narrow`.
+pub(super) fn unpacked(weights: &[f32], precision: Precision) -> Panels {
+    let mut data = Floats::new(weights.len(), 0.0);
+    for (at, &weight) in weights.iter().enumerate() {
+        data.set(at, precision.round(weight));
+    }
+    Panels::F32(data, 0)
 }
 
 /// The bias in whole vectors. Without one it is -0, which changes no sum.
-pub(super) fn bias(contraction: &Contraction, lanes: usize) -> Lines {
+pub(super) fn bias(contraction: &Contraction, lanes: usize) -> Floats {
     let mut data = Lines::new(contraction.n.next_multiple_of(lanes), -0.0);
     for (column, &value) in contraction.bias.iter().flat_map(|bias| bias.iter()).enumerate() {
         data.set(column, value);

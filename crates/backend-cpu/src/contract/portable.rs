@@ -33,6 +33,13 @@ impl Vector for Array {
     }
 
     #[inline(always)]
+    unsafe fn load_upper(from: *const u16) -> Self {
+        // SAFETY: the caller names 8 elements.
+        let upper = unsafe { from.cast::<[u16; 8]>().read_unaligned() };
+        each!(i => f32::from_bits(u32::from(upper[i]) << 16))
+    }
+
+    #[inline(always)]
     unsafe fn load_first(from: *const f32, count: usize) -> Self {
         // SAFETY: the caller names `count` elements.
         each!(i => if i < count { unsafe { from.add(i).read_unaligned() } } else { 0.0 })

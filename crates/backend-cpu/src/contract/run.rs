@@ -7,10 +7,11 @@
 //!
 //! Tiles are chosen by rows and columns alone for speed; no choice shows in the result (`tile`).
 
-use super::pack::{MAX_SLOTS, Segment};
+use super::pack::{BLOCK_K, MAX_SLOTS, Panels, Run, Segment};
 use super::tile::{Kernels, MAX_ROWS, NARROW_ROWS, Tile};
 use super::{OutPtr, Packed, TermPtr};
-use lanes_core::plan::Activation;
+use lanes_core::plan::{Activation, Precision};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Elements of the left operand that a block of rows may have: they stay in the second-level cache.
@@ -67,6 +68,38 @@ fn cut(kernels: &Kernels, k: usize, rows: usize, vectors: usize) -> (usize, usiz
 /// # Safety
 /// As there.
 pub(super) unsafe fn run(packed: &Packed, terms: &[TermPtr], out: OutPtr, rows: Range<usize>, columns: Range<usize>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match packed.precision {
+            Precision::F32 => run_blocks(packed, terms, out, rows, columns, None),
+            _ => run_rounded(packed, terms, out, rows, columns),
+        }
+    }
+}
+
+/// [`run`] with room to round in: in a frame of its own, so that who does not round does not pay for as much stack.
+///
+/// # Safety
+/// As [`run`].
+#[inline(never)]
+unsafe fn run_rounded(packed: &Packed, terms: &[TermPtr], out: OutPtr, rows: Range<usize>, columns: Range<usize>) {
+    let mut room: Room = [MaybeUninit::uninit(); NARROW_ROWS * BLOCK_K];
+    // SAFETY: the caller's promise.
+    unsafe { run_blocks(packed, terms, out, rows, columns, Some(&mut room)) }
+}
+
+/// [`run`], with room to round in where operands are rounded.
+///
+/// # Safety
+/// As [`run`].
+unsafe fn run_blocks(
+    packed: &Packed,
+    terms: &[TermPtr],
+    out: OutPtr,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    mut room: Option<&mut Room>,
+) {
     let block = (BLOCK_ELEMENTS / packed.k.max(1)).clamp(BLOCK_ROWS.start, BLOCK_ROWS.end);
     let blocks = rows.len().div_ceil(block);
     let blocks = Parts::of(&rows, blocks);
@@ -75,7 +108,7 @@ pub(super) unsafe fn run(packed: &Packed, terms: &[TermPtr], out: OutPtr, rows: 
         for (s, segment) in packed.segments.iter().enumerate() {
             let ends = (s == 0, s + 1 == packed.segments.len());
             // SAFETY: as the caller promises, for a part of the rows.
-            unsafe { run_segment(packed, segment, ends, terms, out, &rows, &columns) }
+            unsafe { run_segment(packed, segment, ends, (terms, out), &rows, &columns, room.as_deref_mut()) }
         }
         if !matches!(packed.activation, Activation::None | Activation::Relu) {
             // SAFETY: the segments have written these rows and columns.
@@ -116,6 +149,33 @@ impl<const ROWS: usize> Starts<ROWS> {
     }
 }
 
+/// Where the operands of one tile's rows in one segment are put when they are rounded.
+type Room = [MaybeUninit<f32>; NARROW_ROWS * BLOCK_K];
+
+/// Rounds the operands that `starts` name of `rows` rows into `room`, one row after the other, and lets them name the copy, of which
+/// it returns the only stretch.
+///
+/// # Safety
+/// The rows hold the elements that the segment's stretches name.
+#[inline(always)]
+unsafe fn round<const ROWS: usize>(room: &mut Room, segment: &Segment, starts: &mut Starts<ROWS>, rows: usize) -> Run {
+    let len: usize = segment.runs.iter().map(|run| run.len).sum();
+    for (r, row) in room.chunks_exact_mut(len.max(1)).take(rows).enumerate() {
+        let mut rest = &mut *row;
+        for run in &segment.runs {
+            let (to, behind) = rest.split_at_mut(run.len);
+            // SAFETY: the caller's promise.
+            let from = unsafe { std::slice::from_raw_parts(starts.terms[run.slot][r].add(run.offset), run.len) };
+            for (to, &from) in to.iter_mut().zip(from) {
+                to.write(Precision::Bf16.round(from));
+            }
+            rest = behind;
+        }
+        starts.terms[0][r] = row.as_ptr().cast();
+    }
+    Run { slot: 0, offset: 0, len }
+}
+
 /// Adds one segment of K to the sums of `rows` by `columns`; `first` and `last` say where it stands among them.
 ///
 /// # Safety
@@ -124,10 +184,10 @@ unsafe fn run_segment(
     packed: &Packed,
     segment: &Segment,
     (first, last): (bool, bool),
-    terms: &[TermPtr],
-    out: OutPtr,
+    (terms, out): (&[TermPtr], OutPtr),
     rows: &Range<usize>,
     columns: &Range<usize>,
+    mut room: Option<&mut Room>,
 ) {
     let kernels = packed.kernels;
     let relu = packed.activation == Activation::Relu;
@@ -138,17 +198,19 @@ unsafe fn run_segment(
             // SAFETY: rows of the caller's; those that fill up a vector repeat its last one.
             unsafe {
                 starts.find(packed, segment, terms, out, &rows);
+                let whole = room.as_deref_mut().map(|room| round(room, segment, &mut starts, rows.len()));
                 for starts in &mut starts.terms[..segment.terms.len()] {
                     let last = starts[rows.len() - 1];
                     starts[rows.len()..].fill(last);
                 }
+                let (panel, panel_stride) = packed.panels.at(0, segment.start * packed.n);
                 narrow(&Tile {
-                    runs: &segment.runs,
+                    runs: whole.as_ref().map_or(&segment.runs, std::slice::from_ref),
                     rows: starts.terms.as_flattened(),
                     height: NARROW_ROWS,
                     stored: rows.len(),
-                    panel: packed.panels.data.as_ptr().add(segment.start * packed.n),
-                    panel_stride: packed.panels.stride,
+                    panel,
+                    panel_stride,
                     out: &starts.out,
                     column: 0,
                     columns: packed.n,
@@ -162,6 +224,7 @@ unsafe fn run_segment(
         return;
     }
     let mut starts = Starts::<MAX_ROWS>::new();
+    let table = if matches!(*packed.panels, Panels::Bf16(..)) { kernels.rounded } else { kernels.tiles };
     let lanes = kernels.lanes;
     let vectors = columns.start / lanes..columns.end.div_ceil(lanes);
     let (tiles, groups) = cut(kernels, packed.k, rows.len(), vectors.len());
@@ -175,17 +238,18 @@ unsafe fn run_segment(
             // SAFETY: rows of the caller's, whole panels for the weights and the bias. The tile's size is in the table.
             unsafe {
                 starts.find(packed, segment, terms, out, &rows);
+                let whole = room.as_deref_mut().map(|room| round(room, segment, &mut starts, rows.len()));
                 for group in near..groups.count.min(near + at_once) {
                     let vectors = groups.get(group);
                     let column = vectors.start * lanes;
-                    let panel = vectors.start * packed.panels.stride + segment.start * lanes;
-                    kernels.tiles[rows.len() - 1][vectors.len() - 1](&Tile {
-                        runs: &segment.runs,
+                    let (panel, panel_stride) = packed.panels.at(vectors.start, segment.start * lanes);
+                    table[rows.len() - 1][vectors.len() - 1](&Tile {
+                        runs: whole.as_ref().map_or(&segment.runs, std::slice::from_ref),
                         rows: starts.terms.as_flattened(),
                         height: MAX_ROWS,
                         stored: rows.len(),
-                        panel: packed.panels.data.as_ptr().add(panel),
-                        panel_stride: packed.panels.stride,
+                        panel,
+                        panel_stride,
                         out: &starts.out,
                         column,
                         columns: columns.end.min(vectors.end * lanes) - column,

@@ -1,7 +1,7 @@
 //! Contractions against a plain scalar chain, bit for bit, and against f64.
 
 use super::*;
-use lanes_core::plan::StorageId;
+use lanes_core::plan::{Precision, StorageId};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -57,6 +57,10 @@ impl Spec {
     }
 
     fn case(&self) -> Case {
+        self.rounded(Precision::F32)
+    }
+
+    fn rounded(&self, precision: Precision) -> Case {
         let mut random = Random(self.seed ^ 0x5eed);
         let (mut terms, mut data, mut seat_strides) = (Vec::new(), Vec::new(), Vec::new());
         for (i, &(taps, tap_len)) in self.terms.iter().enumerate() {
@@ -80,6 +84,7 @@ impl Spec {
             label: "case".into(),
             terms,
             weights: random.f32s(k * self.n).into(),
+            precision,
             bias: self.bias.then(|| random.f32s(self.n).into()),
             activation: self.activation,
             positions: self.positions,
@@ -90,6 +95,11 @@ impl Spec {
         };
         Case { contraction, data, seat_strides, out_seat_stride: reach + random.below(4), seats: self.seats }
     }
+}
+
+/// `x` as an operand, by the conversions of another crate.
+fn rounded(x: f32, precision: Precision) -> f32 {
+    if precision == Precision::Bf16 { half::bf16::from_f32(x).to_f32() } else { x }
 }
 
 /// What lies around results, and must stay: a NaN that no sum makes.
@@ -129,11 +139,11 @@ impl Case {
         let mut out = vec![CANARY; self.out_len()];
         for seat in 0..self.seats {
             for position in 0..c.positions {
-                let left = self.left(seat, position);
+                let left: Vec<f32> = self.left(seat, position).into_iter().map(|a| rounded(a, c.precision)).collect();
                 for column in 0..c.n {
                     let mut sum = 0.0f32;
                     for (k, a) in left.iter().enumerate() {
-                        sum = a.mul_add(c.weights[k * c.n + column], sum);
+                        sum = a.mul_add(rounded(c.weights[k * c.n + column], c.precision), sum);
                     }
                     if let Some(bias) = &c.bias {
                         sum += bias[column];
@@ -169,17 +179,20 @@ fn isas() -> impl Iterator<Item = Isa> {
     })
 }
 
-/// Every instruction set gives the bits of the definition, and touches nothing else.
+/// Every instruction set gives the bits of the definition in every precision, and touches nothing else.
 #[track_caller]
 fn check(spec: &Spec) {
-    let case = spec.case();
-    let expected = case.expected();
-    for isa in isas() {
-        let packed = Packed::with_isa(&case.contraction, isa).unwrap();
-        let found = case.run(&packed);
-        if let Some(at) = (0..expected.len()).find(|&at| found[at] != expected[at]) {
-            let show = |bits: u32| format!("{} ({bits:08x})", f32::from_bits(bits));
-            panic!("{isa}: element {at} is {}, expected {}: {spec:?}", show(found[at]), show(expected[at]));
+    for precision in [Precision::F32, Precision::Bf16] {
+        let case = spec.rounded(precision);
+        let expected = case.expected();
+        for isa in isas() {
+            let packed = Packed::with_isa(&case.contraction, isa).unwrap();
+            let found = case.run(&packed);
+            if let Some(at) = (0..expected.len()).find(|&at| found[at] != expected[at]) {
+                let show = |bits: u32| format!("{} ({bits:08x})", f32::from_bits(bits));
+                let (found, expected) = (show(found[at]), show(expected[at]));
+                panic!("{isa} in {precision}: element {at} is {found}, expected {expected}: {spec:?}");
+            }
         }
     }
 }
@@ -258,7 +271,11 @@ fn no_k_at_all_leaves_the_bias() {
 #[test]
 fn parts_equal_the_whole() {
     let spec = Spec { terms: vec![(3, 8), (1, 21)], positions: 3, ..Spec::dense(1, 75, 11) };
-    let case = spec.case();
+    parts(&spec.rounded(Precision::F32));
+    parts(&spec.rounded(Precision::Bf16));
+}
+
+fn parts(case: &Case) {
     let expected = case.expected();
     for isa in isas() {
         let packed = Packed::with_isa(&case.contraction, isa).unwrap();
@@ -315,6 +332,7 @@ fn special_values_stay_where_they_belong() {
         label: "special".into(),
         terms: vec![Term { storage: StorageId(0), offset: 0, position_stride: 0, taps: 1, tap_stride: 0, tap_len: 2 }],
         weights: weights.into(),
+        precision: Precision::F32,
         bias: None,
         activation,
         positions: 1,
@@ -422,6 +440,19 @@ fn weights_are_packed_once() {
         assert_eq!(case.run(&shared), case.expected());
         let narrower = Spec { terms: vec![(1, 9)], ..Spec::dense(1, n + 1, 3) }.case();
         let error = Packed::sharing(&narrower.contraction, &packed).err().unwrap().to_string();
-        assert!(error.ends_with(&format!("9 x {} weights, shared 9 x {n}", n + 1)), "{error}");
+        assert!(error.ends_with(&format!("9 x {} f32 weights, shared 9 x {n} f32", n + 1)), "{error}");
+        let other = Contraction { precision: Precision::Bf16, ..case.contraction.clone() };
+        let error = Packed::sharing(&other, &packed).err().unwrap().to_string();
+        assert!(error.ends_with(&format!("9 x {n} bf16 weights, shared 9 x {n} f32")), "{error}");
     }
+}
+
+/// Rounded weights take half of the memory, but for what keeps panels apart.
+#[test]
+fn rounded_weights_take_half() {
+    let [wide, narrow] = [Precision::F32, Precision::Bf16].map(|precision| {
+        let case = Spec::dense(512, 160, 1).rounded(precision);
+        Packed::new(&case.contraction).unwrap().weight_bytes()
+    });
+    assert!(narrow * 100 < wide * 51, "{narrow} bytes, {wide} in f32");
 }

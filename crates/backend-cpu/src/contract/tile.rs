@@ -32,6 +32,8 @@ pub(super) trait Vector: Copy {
     unsafe fn splat(x: f32) -> Self;
     /// `LANES` elements from `from`.
     unsafe fn load(from: *const f32) -> Self;
+    /// `LANES` elements of which the upper halves lie from `from` on, and the lower ones are zero.
+    unsafe fn load_upper(from: *const u16) -> Self;
     /// The first `count < LANES` elements; the rest is zero and its memory is not touched.
     unsafe fn load_first(from: *const f32, count: usize) -> Self;
     /// `self * b + c` with one rounding.
@@ -44,6 +46,32 @@ pub(super) trait Vector: Copy {
     unsafe fn store(self, to: *mut f32);
     /// Writes the first `count < LANES` elements and touches no other memory.
     unsafe fn store_first(self, to: *mut f32, count: usize);
+}
+
+/// How a weight lies in a panel.
+pub(super) trait Weight {
+    /// Weights of one k, as a vector.
+    ///
+    /// # Safety
+    /// As [`Vector::load`].
+    unsafe fn load<T: Vector>(from: *const Self) -> T;
+}
+
+impl Weight for f32 {
+    #[inline(always)]
+    unsafe fn load<T: Vector>(from: *const Self) -> T {
+        // SAFETY: the caller's promise.
+        unsafe { T::load(from) }
+    }
+}
+
+/// bfloat16.
+impl Weight for u16 {
+    #[inline(always)]
+    unsafe fn load<T: Vector>(from: *const Self) -> T {
+        // SAFETY: the caller's promise.
+        unsafe { T::load_upper(from) }
+    }
 }
 
 /// The most rows of a tile of `narrow`.
@@ -59,8 +87,8 @@ pub(super) struct Tile<'a> {
     pub height: usize,
     /// How many of the rows to store, where a tile may be given more.
     pub stored: usize,
-    /// The first panel (for `narrow`: the weights), at the segment's first k.
-    pub panel: *const f32,
+    /// The first panel (for `narrow`: the weights), at the segment's first k; of the tile's kind of weight.
+    pub panel: *const u8,
     /// Elements from one panel to the next.
     pub panel_stride: usize,
     /// Where each row's column 0 goes.
@@ -86,8 +114,10 @@ pub(super) type TileFn = unsafe fn(&Tile<'_>);
 pub(super) struct Kernels {
     /// Columns of a panel: elements of a vector.
     pub lanes: usize,
-    /// `tiles[r - 1][v - 1]` computes `r` rows by `v` vectors.
+    /// `tiles[r - 1][v - 1]` computes `r` rows by `v` vectors of f32 weights.
     pub tiles: &'static [&'static [TileFn]],
+    /// The same for weights of bfloat16.
+    pub rounded: &'static [&'static [TileFn]],
     /// For as few columns as it has entries; see `narrow`.
     pub narrow: &'static [TileFn],
     /// Applies an activation to each element.
@@ -101,7 +131,7 @@ pub(super) struct Kernels {
 /// whole ones, `out` is writable for `columns` elements from `column` in each of the first `R` rows, and overlaps nothing
 /// read. `(V - 1) * LANES < columns <= V * LANES`.
 #[inline(always)]
-pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile<'_>) {
+pub(super) unsafe fn tile<T: Vector, W: Weight, const R: usize, const V: usize>(tile: &Tile<'_>) {
     debug_assert!(tile.height >= R);
     debug_assert!(tile.columns > (V - 1) * T::LANES && tile.columns <= V * T::LANES);
     let tail = tile.columns - (V - 1) * T::LANES;
@@ -118,7 +148,7 @@ pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile
                 }
             }
         }
-        let mut panel = tile.panel;
+        let mut panel = tile.panel.cast::<W>();
         for run in tile.runs {
             let mut a = [std::ptr::null::<f32>(); R];
             for r in 0..R {
@@ -161,11 +191,11 @@ pub(super) unsafe fn tile<T: Vector, const R: usize, const V: usize>(tile: &Tile
 /// # Safety
 /// As [`tile`]: `a` holds element `k` of each row, `panel` points at k in the first panel.
 #[inline(always)]
-unsafe fn step<T: Vector, const R: usize, const V: usize>(
+unsafe fn step<T: Vector, W: Weight, const R: usize, const V: usize>(
     sums: &mut [[T; V]; R],
     a: &[*const f32; R],
     k: usize,
-    panel: *const f32,
+    panel: *const W,
     panel_stride: usize,
 ) {
     // What there is less of is held in registers, the other passes by: all of both would not fit.
@@ -177,7 +207,7 @@ unsafe fn step<T: Vector, const R: usize, const V: usize>(
                 x[r] = T::splat(*a[r].add(k));
             }
             for v in 0..V {
-                let b = T::load(panel.add(v * panel_stride));
+                let b: T = W::load(panel.add(v * panel_stride));
                 for r in 0..R {
                     sums[r][v] = x[r].mul_add(b, sums[r][v]);
                 }
@@ -185,7 +215,7 @@ unsafe fn step<T: Vector, const R: usize, const V: usize>(
         } else {
             let mut b = [T::splat(0.0); V];
             for v in 0..V {
-                b[v] = T::load(panel.add(v * panel_stride));
+                b[v] = W::load(panel.add(v * panel_stride));
             }
             for r in 0..R {
                 let x = T::splat(*a[r].add(k));
@@ -202,9 +232,11 @@ unsafe fn step<T: Vector, const R: usize, const V: usize>(
 macro_rules! kernels {
     ($vector:ty $(, $features:literal)?; $narrow:expr; $([$($v:literal)+])+) => {
         $(#[target_feature(enable = $features)])?
-        unsafe fn sized<const R: usize, const V: usize>(tile: &$crate::contract::tile::Tile<'_>) {
+        unsafe fn sized<W: $crate::contract::tile::Weight, const R: usize, const V: usize>(
+            tile: &$crate::contract::tile::Tile<'_>,
+        ) {
             // SAFETY: the same contract.
-            unsafe { $crate::contract::tile::tile::<$vector, R, V>(tile) }
+            unsafe { $crate::contract::tile::tile::<$vector, W, R, V>(tile) }
         }
 
         $(#[target_feature(enable = $features)])?
@@ -215,14 +247,15 @@ macro_rules! kernels {
         /// What this instruction set offers.
         pub(in $crate::contract) static KERNELS: $crate::contract::tile::Kernels = $crate::contract::tile::Kernels {
             lanes: <$vector as $crate::contract::tile::Vector>::LANES,
-            tiles: kernels!(@rows [] [1 2 3 4 5 6 7 8] $([$($v)+])+),
+            tiles: kernels!(@rows f32; [] [1 2 3 4 5 6 7 8] $([$($v)+])+),
+            rounded: kernels!(@rows u16; [] [1 2 3 4 5 6 7 8] $([$($v)+])+),
             narrow: $narrow,
             activate,
         };
     };
-    (@rows [$($done:tt)*] [$r:literal $($rs:literal)*] [$($v:literal)+] $($more:tt)*) => {
-        kernels!(@rows [$($done)* &[$(sized::<$r, $v>),+],] [$($rs)*] $($more)*)
+    (@rows $w:ty; [$($done:tt)*] [$r:literal $($rs:literal)*] [$($v:literal)+] $($more:tt)*) => {
+        kernels!(@rows $w; [$($done)* &[$(sized::<$w, $r, $v>),+],] [$($rs)*] $($more)*)
     };
-    (@rows [$($done:tt)*] [$($rs:literal)*]) => { &[$($done)*] };
+    (@rows $w:ty; [$($done:tt)*] [$($rs:literal)*]) => { &[$($done)*] };
 }
 pub(super) use kernels;

@@ -9,7 +9,7 @@
 //! - Not here: which launches go with which contraction (`steps`).
 
 use super::{LANES, Text, step};
-use lanes_core::plan::{Activation, Contraction, Elements, Epilogue, Operand};
+use lanes_core::plan::{Activation, Contraction, Elements, Epilogue, Operand, Precision};
 use std::fmt::Write;
 
 /// What a kernel does with sums instead of storing them.
@@ -22,10 +22,13 @@ pub(crate) struct Cell<'a> {
     pub keeps: bool,
 }
 
-/// Whether there is a kernel for both.
+/// Whether there is a kernel for both. These kernels multiply operands as they are: none has rounded ones.
 pub(crate) fn fits(contraction: &Contraction, epilogue: &Epilogue) -> bool {
     let groups = contraction.n / epilogue.units;
-    contraction.activation == Activation::None && groups.is_power_of_two() && groups <= LANES
+    contraction.precision == Precision::F32
+        && contraction.activation == Activation::None
+        && groups.is_power_of_two()
+        && groups <= LANES
 }
 
 /// What the kernel touches besides what the contraction alone does, in the order of its arguments.

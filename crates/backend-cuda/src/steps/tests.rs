@@ -1,6 +1,7 @@
 //! Steps keep what commands promise, and there are few of them.
 
 use super::*;
+use lanes_core::plan::Precision;
 use lanes_model::onnx::build::{LstmStack, ModelBuilder};
 use lanes_model::{ImportOptions, Tensor, load_bytes, lower::Lowered};
 use lanes_tests::random;
@@ -132,6 +133,23 @@ fn a_stack_of_cells_is_a_node_for_each() {
     assert_eq!(lines.iter().filter(cell).count(), 3, "{lines:#?}");
     // Six rows gathered at once; linear, cells, linear; six rows scattered at once.
     assert_eq!(lines.len(), 1 + 1 + 3 + 1 + 1, "{lines:#?}");
+}
+
+/// A kernel of both would multiply what was not rounded.
+#[test]
+fn cells_of_rounded_operands_are_two_nodes() {
+    let Lowered { plan, signature, .. } = lowered(LstmStack::random(3, 8, 1).encode());
+    let cells = |precision| {
+        let plan = plan.clone().with_precision(precision);
+        let plan = plan.check(&signature).unwrap();
+        check(&plan, 64);
+        let is_cell = |part: &&Part| matches!(part, Part::Cell(_) | Part::Early(_));
+        let nodes = outline(&plan, 64).unwrap().len();
+        (plan.plan().epilogues.len(), parts(&plan, 64).iter().filter(is_cell).count(), nodes)
+    };
+    let ((epilogues, fused, nodes), (same, unfused, more)) = (cells(Precision::F32), cells(Precision::Bf16));
+    assert_eq!((epilogues, fused), (3, 6));
+    assert_eq!((same, unfused, more), (3, 0, nodes + 3));
 }
 
 #[test]

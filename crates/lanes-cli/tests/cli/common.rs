@@ -92,6 +92,11 @@ pub fn place() -> tempfile::TempDir {
     let either = either.node("Add", &["x", "h"], &["hn"], &[]).node("Sub", &["x", "h"], &["next_h"], &[]);
     let either = ["y", "hn", "next_h"].iter().fold(either, |model, name| model.output(name, F32, &["batch", "3"]));
     model("either.onnx", either);
+    // y = x W, with numbers that 8 bits are too few for.
+    let numbers = (0..48 * 20).flat_map(|at| ((at * 37 % 101) as f32 / 101.0 - 0.5).to_le_bytes()).collect::<Vec<u8>>();
+    let weights = Tensor::new(F32, vec![48, 20], numbers.into()).unwrap();
+    let product = rows("48").tensor("w", &weights).node("MatMul", &["x", "w"], &["y"], &[]);
+    model("product.onnx", product.output("y", F32, &["batch", "20"]));
     // y = x + z · scale, where scale has no lane axis.
     let three = rows("2").input("z", F32, &["batch", "2"]).input("scale", F32, &["1"]);
     let three = three.node("Mul", &["z", "scale"], &["zs"], &[]).node("Add", &["x", "zs"], &["y"], &[]);

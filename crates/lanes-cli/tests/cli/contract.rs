@@ -129,6 +129,22 @@ fn check_compares_every_output_with_either_reference() {
     }
 }
 
+/// Rounded operands show beside the oracle, which rounds nothing, and not beside the same backend.
+#[test]
+fn a_precision_rounds_the_operands_of_products() {
+    let here = place();
+    let check = |options: &str| {
+        let line = format!("check {{}}/product.onnx --input normal --turns 3 --streams 2 --json {options}");
+        let output = &lanes(here.path(), &line).json()["outputs"][0];
+        (output["max_abs"].as_f64().unwrap(), output["tolerance"].as_f64().unwrap(), output["ok"].as_bool().unwrap())
+    };
+    let (exact, tolerance, ok) = check("--against oracle");
+    assert!(ok && exact < 1e-5 && tolerance == 1e-5, "{exact} {tolerance}");
+    let (rounded, tolerance, ok) = check("--against oracle --precision bf16");
+    assert!(ok && rounded > 1e-4 && tolerance == 0.015625, "{rounded} {tolerance}");
+    assert_eq!(check("--against cpu --precision bf16").0, 0.0);
+}
+
 #[test]
 fn without_json_a_table_is_printed_and_stderr_stays_empty() {
     let here = place();
@@ -194,7 +210,8 @@ fn wrong_usage_is_refused_in_words() {
         (format!("{model} --input normal --backend cuda:99"), &["cuda"]),
         (format!("{model} --input normal --backend cpu:1"), &["cpu", "device 1"]),
         (format!("{model} --input normal --backend tpu"), &["tpu", "vulkan[:N]"]),
-        (format!("{model} --input normal --precision bf16"), &["bf16", "f32"]),
+        (format!("{model} --input normal --precision f16"), &["f16", "cpu", "f32 and bf16"]),
+        (format!("{model} --input normal --precision tf32"), &["tf32", "f32 and bf16"]),
         (format!("{model} --input normal --precision f8"), &["f8", "tf32"]),
         (format!("{model} --input normal --state state"), &["IN=OUT"]),
         (format!("{model} --input normal --state state=y@x"), &["@x", "axis"]),

@@ -35,7 +35,7 @@ pub use turn::{RowCheck, TurnRows};
 pub use turnstile::{Order, Ticket, Turnstile};
 
 use crate::lanes::{Capacity, RowId};
-use crate::plan::Checked;
+use crate::plan::{Checked, Command, Precision};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,6 +82,29 @@ pub struct Capabilities {
     pub clock: bool,
     /// In which order contractions of 32-bit floats add.
     pub sums: Sums,
+    /// How contractions of operands that are rounded to bfloat16 add; `None` where it has none.
+    pub bf16: Option<RoundedSums>,
+}
+
+impl Capabilities {
+    /// Whether contractions may round their operands to `precision`.
+    pub fn has(&self, precision: Precision) -> bool {
+        match precision {
+            Precision::F32 => true,
+            Precision::Bf16 => self.bf16.is_some(),
+        }
+    }
+}
+
+/// How products of rounded operands are added. They are exact in 32 bits, so that each step rounds once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoundedSums {
+    /// As those of 32-bit floats are, in this order.
+    Chains(Sums),
+    /// Cut into runs as this says, each from zero, their sums added ascending; within a run as the hardware's products of matrices
+    /// add, which nobody tells: the same for every row and whoever sits beside it, and off by at most about a unit in the last
+    /// place of the largest sum so far for every term.
+    Matrices(Sums),
 }
 
 /// The order of a contraction's sum over `k` terms: runs of equally many terms but for the last, each one ascending chain of fused
@@ -190,6 +213,16 @@ impl PrepareOptions<'_> {
             }
         }
         self.check_residents(plan)?;
+        for command in &plan.plan().commands {
+            if let Command::Contract(contraction) = command
+                && !capabilities.has(contraction.precision)
+            {
+                let (label, precision, device) = (&contraction.label, contraction.precision, &capabilities.name);
+                return Err(DeviceError::Unsupported {
+                    what: format!("{precision} operands of {label} of plan {name}: {device} multiplies f32"),
+                });
+            }
+        }
         for (at, bytes) in plan.plan().storages.iter().map(crate::plan::Storage::bytes).enumerate() {
             if bytes.checked_mul(max_seats as usize).is_none_or(|all| all > isize::MAX as usize) {
                 return Err(DeviceError::TooLarge {

@@ -125,7 +125,7 @@ impl Epilogue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Activation, Contraction, Storage, Term};
+    use crate::plan::{Activation, Contraction, Precision, Storage, Term};
     use crate::{DType, Port, Scope, Signature};
     use std::collections::BTreeMap;
     use std::sync::Arc;
@@ -148,6 +148,7 @@ mod tests {
             label: "product".into(),
             terms: vec![Term { storage: x, offset: 0, position_stride: 0, taps: 1, tap_stride: 0, tap_len: 1 }],
             weights: vec![1.0; 4].into(),
+            precision: Precision::F32,
             bias: None,
             activation: Activation::None,
             positions: 1,

@@ -6,7 +6,7 @@
 //!   each backend has its own.
 //! - What was written down once stays readable: `an_identity_lasts` fails where any of this changes.
 
-use super::{Activation, Argument, Command, Contraction, Plan, Region, Scalar, Storage, StorageId, Term};
+use super::{Activation, Argument, Command, Contraction, Plan, Precision, Region, Scalar, Storage, StorageId, Term};
 use crate::lanes::Identity;
 use crate::plan::Access;
 use crate::{Port, Scope, Signature, StateKind, StateSpec};
@@ -124,7 +124,10 @@ impl Hash {
                 self.list(arguments, Self::argument);
             }
             Command::Contract(contraction) => {
-                self.number(1);
+                match contraction.precision {
+                    Precision::F32 => self.number(1),
+                    Precision::Bf16 => self.number(6),
+                }
                 self.contraction(contraction);
             }
             Command::Copy { from, to } => {
@@ -232,6 +235,7 @@ mod tests {
             label: "dense".into(),
             terms: vec![Term { storage: x, offset: 0, position_stride: 0, taps: 1, tap_stride: 0, tap_len: 2 }],
             weights: Arc::from([1.0; 4]),
+            precision: Precision::F32,
             bias: None,
             activation: Activation::None,
             positions: 1,
@@ -254,7 +258,7 @@ mod tests {
                 other => unreachable!("{other:?}"),
             }
         }
-        let edits: [Edit; 24] = [
+        let edits: [Edit; 25] = [
             |_, _| {},
             |plan, _| plan.name = "q".into(),
             |_, signature| signature.name = "n".into(),
@@ -274,6 +278,7 @@ mod tests {
             |plan, _| contraction(plan).weights = Arc::from([1.0, 1.0, 1.0, -1.0]),
             |plan, _| contraction(plan).bias = Some(Arc::from([0.0, 0.0])),
             |plan, _| contraction(plan).activation = Activation::Tanh,
+            |plan, _| contraction(plan).precision = Precision::Bf16,
             |plan, _| contraction(plan).terms[0].offset = 1,
             |plan, _| contraction(plan).label = "wide".into(),
             |plan, _| plan.commands[1] = Command::Fill { to: (StorageId(1), Region::contiguous(0, 4)), pattern: 8 },

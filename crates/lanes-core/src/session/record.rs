@@ -12,7 +12,8 @@ use super::kernels::{Kernel, Numbers, buffers};
 use super::region::{Kind, Life, Region, Store, Use, invalid};
 use crate::device::{Device, DeviceError};
 use crate::plan::{
-    Activation, Argument, Command, Contraction, KernelId, Plan, Scalar, Storage, StorageId, Term, WINDOW_ALIGN,
+    Activation, Argument, Command, Contraction, KernelId, Plan, Precision, Scalar, Storage, StorageId, Term,
+    WINDOW_ALIGN,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,6 +72,7 @@ pub struct Product {
     weights: Region,
     bias: Option<Region>,
     activation: Activation,
+    precision: Precision,
     out: Region,
 }
 
@@ -84,7 +86,8 @@ impl Product {
     /// Rows of `left`, times `weights` (all of a weight storage, `[K, N]`), to rows of `out`: `K` and `N` f32 each.
     pub fn new(left: &Region, weights: &Region, out: &Region) -> Self {
         let (left, activation) = (vec![Left::Rows(left.clone())], Activation::None);
-        Self { left, weights: weights.clone(), bias: None, activation, out: out.clone() }
+        let precision = Precision::F32;
+        Self { left, weights: weights.clone(), bias: None, activation, precision, out: out.clone() }
     }
 
     /// The same over windows of a convolution.
@@ -110,6 +113,13 @@ impl Product {
     #[must_use]
     pub fn activation(mut self, activation: Activation) -> Self {
         self.activation = activation;
+        self
+    }
+
+    /// Rounds rows and weights to `precision` before they are multiplied.
+    #[must_use]
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
         self
     }
 }
@@ -234,6 +244,7 @@ impl<'a> Commands<'a> {
             terms,
             weights: self.weights(&product.weights)?,
             bias: product.bias.as_ref().map(|bias| self.weights(bias)).transpose()?,
+            precision: product.precision,
             activation: product.activation,
             positions: out.rows(),
             n,

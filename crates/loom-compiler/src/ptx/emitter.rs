@@ -63,6 +63,8 @@ pub(super) struct Emitter<'a> {
     pub(super) lengths: bool,
     /// Whether fragments lie as `mma.sync` has them, and not as the IR does.
     pub(super) tensor: bool,
+    /// Whether a lane then has a stretch of an operand's depth: nothing asks in which lane an element lies.
+    pub(super) stretched: bool,
     /// Who takes part in exchanges.
     pub(super) mask: Mask,
     /// Widened and narrowed registers, by block: what was computed in a block is gone behind it.
@@ -90,6 +92,7 @@ impl<'a> Emitter<'a> {
             spaces: Spaces::of(body),
             lengths: options.checked || body.ops().any(|op| op.kind == OpKind::BufferLength),
             tensor: false,
+            stretched: false,
             mask: Mask::FULL,
             memo: vec![HashMap::new()],
             needs: Needs { target: Sm::LEAST, version: (6, 3) },
@@ -101,6 +104,7 @@ impl<'a> Emitter<'a> {
         };
         let has = options.target.architecture >= 80 && options.version >= (7, 0);
         emitter.tensor = has && super::tensor::may_lay_out(kernel, &emitter.varies);
+        emitter.stretched = !body.ops().any(|op| matches!(op.kind, OpKind::FragmentRepack { .. }));
         if kernel.subgroup_size != 32 {
             let size = kernel.subgroup_size;
             return emitter.refuse(format!("a subgroup of {size} work-items (a warp has 32)"));

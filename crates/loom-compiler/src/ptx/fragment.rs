@@ -14,6 +14,17 @@ use crate::ir::{Op, ValueId};
 use crate::ops::{Convert, OpKind, Ternary};
 use crate::types::ScalarType;
 
+/// The slots with data, and their places, so that what lies side by side stands side by side: one access for several.
+fn in_memory_order(places: Vec<Option<Place>>) -> (Vec<usize>, Vec<Place>) {
+    let mut data: Vec<(usize, Place)> =
+        places.into_iter().enumerate().filter_map(|(slot, place)| Some((slot, place?))).collect();
+    let first = data.first().map(|(_, place)| (place.base, place.offset));
+    if data.iter().all(|(_, place)| Some((place.base, place.offset)) == first) {
+        data.sort_by_key(|(_, place)| place.constant);
+    }
+    data.into_iter().unzip()
+}
+
 impl Emitter<'_> {
     pub(super) fn fragment(&mut self, op: &Op) -> Result {
         match op.kind {
@@ -25,11 +36,21 @@ impl Emitter<'_> {
             OpKind::FragmentLoad(fragment) => {
                 let ty = self.element_type(op.results[0])?;
                 let places = self.tile_places(op.operands[0], &op.operands[1..], fragment)?;
-                let data: Vec<Place> = places.iter().flatten().cloned().collect();
-                let mut loaded = self.load_lanes(ty, &data, None, None).into_iter();
-                let zero = Operand::Bits(class_of(ty), 0);
-                let lanes = places.iter().map(|place| place.as_ref().and_then(|_| loaded.next()).unwrap_or(zero));
-                let lanes = lanes.collect();
+                let (slots, mut data) = in_memory_order(places);
+                // A stride of 0 has several slots in one place.
+                let same = |a: &Place, b: &Place| (a.base, a.offset, a.constant) == (b.base, b.offset, b.constant);
+                let mut of_slot = Vec::with_capacity(slots.len());
+                let mut found = 0;
+                for (at, place) in data.iter().enumerate() {
+                    found += usize::from(at > 0 && !same(&data[at - 1], place));
+                    of_slot.push(found);
+                }
+                data.dedup_by(|a, b| same(a, b));
+                let loaded = self.load_lanes(ty, &data, None, None);
+                let mut lanes = vec![Operand::Bits(class_of(ty), 0); fragment.slots() as usize];
+                for (slot, at) in slots.into_iter().zip(of_slot) {
+                    lanes[slot] = loaded[at];
+                }
                 self.set_lanes(op.results[0], lanes);
                 Ok(())
             }
@@ -37,14 +58,9 @@ impl Emitter<'_> {
                 let ty = self.element_type(op.operands[0])?;
                 let places = self.tile_places(op.operands[1], &op.operands[2..], fragment)?;
                 let lanes = self.lanes(op.operands[0])?;
-                let mut data = (Vec::new(), Vec::new());
-                for (place, lane) in places.into_iter().zip(lanes.iter()) {
-                    if let Some(place) = place {
-                        data.0.push(place);
-                        data.1.push(*lane);
-                    }
-                }
-                self.store_lanes(ty, &data.0, &data.1, None);
+                let (slots, data) = in_memory_order(places);
+                let lanes: Vec<Operand> = slots.into_iter().map(|slot| lanes[slot]).collect();
+                self.store_lanes(ty, &data, &lanes, None);
                 Ok(())
             }
             OpKind::FragmentRepack { from, to } if self.tensor => self.repack_own(op, from, to),

@@ -476,6 +476,9 @@ impl Emitter<'_> {
                 continue;
             }
             let (unit, of_unit) = self.unit(stride, ty.element.bytes())?;
+            if unit.bits() == Some(0) {
+                continue;
+            }
             place = self.moved(place, at, unit, power_of_two(of_unit * multiple));
         }
         Ok(place)

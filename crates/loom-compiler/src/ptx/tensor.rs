@@ -8,6 +8,10 @@
 //! sums           row g + 8·(i/2 mod 2)      column 2·c + i mod 2 + 8·(i/4)
 //! ```
 //!
+//! - The depth of 16-bit operands may be taken in any order, as long as both sides take the same: an instruction adds what stands in
+//!   equal places. Where nothing is repacked, a lane has a stretch of the depth in one piece, the quarter `c` of it: what an
+//!   instruction takes at `2·c + j + 8·u` of step `s` is then `4·s + 2·u + j` of the quarter. A tile of depth 32 and of rows that
+//!   lie in one piece is so two loads of 16 bytes.
 //! - A product of 16×16 is two instructions of 16×8. Half of an operand's slots carry data: the IR's layout holds each element
 //!   twice.
 //! - Sums are f32 or i32; a 16-bit sum is widened before and rounded behind. The hardware's order within a step of 16 is its own, and
@@ -23,8 +27,8 @@ use crate::opaque::layout_opaque;
 use crate::ops::{Family, OpKind};
 use crate::types::ScalarType;
 
-/// A coordinate: what depends on the lane, and two constants: `plus`, which keeps the sum below 8 (16 for operands of 8 bits), and a
-/// multiple of that.
+/// A coordinate: what depends on the lane, and two constants: `plus`, which keeps the sum below 8 (16 for operands of 8 bits, the
+/// depth where a lane has a stretch of it), and a multiple of that.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At {
     lane: Operand,
@@ -85,13 +89,18 @@ impl Emitter<'_> {
     pub(super) fn own_elements(&mut self, fragment: Fragment, ty: ScalarType) -> Vec<Option<[At; 2]>> {
         let (g, c) = self.group_and_column();
         let bytes = ty.bits() == 8 && !fragment.role.is_accumulator();
-        let width = if bytes { 4 } else { 2 };
-        let along = self.word_op("mul.lo.s32", c, Operand::word(width));
         let depth = match fragment.role {
             Role::Lhs => fragment.columns,
             Role::Rhs => fragment.rows,
             Role::Init | Role::Result => 16,
         };
+        let stretched = self.stretched && !bytes && !fragment.role.is_accumulator();
+        let width = match () {
+            () if stretched => depth / 4,
+            () if bytes => 4,
+            () => 2,
+        };
+        let along = self.word_op("mul.lo.s32", c, Operand::word(width));
         let element = |slot: u32| {
             let data = slot / fragment.spread;
             let (step, i) = (data / 8, data % 8);
@@ -99,7 +108,10 @@ impl Emitter<'_> {
                 return None;
             }
             let across = |high: u32| At { lane: g, multiple: 1, plus: 0, high };
-            let deep = |high: u32| At { lane: along, multiple: width.into(), plus: i % width, high: step * 16 + high };
+            let deep = |high: u32| match stretched {
+                true => At { lane: along, multiple: width.into(), plus: step * 4 + high / 4 + i % 2, high: 0 },
+                false => At { lane: along, multiple: width.into(), plus: i % width, high: step * 16 + high },
+            };
             Some(match fragment.role {
                 Role::Lhs if bytes => [across(8 * (i / 4)), deep(0)],
                 Role::Lhs | Role::Init | Role::Result => [across(8 * (i / 2 % 2)), deep(8 * (i / 4))],
@@ -181,7 +193,10 @@ impl Emitter<'_> {
             return self.refuse("vector.mma where not all lanes come to it");
         }
         let (a, b) = (self.lanes(lhs)?, self.lanes(rhs)?);
-        let (a, b) = (self.pack(lhs_ty, &a), self.pack(rhs_ty, &b));
+        // Behind these are slots without data.
+        let with_data = |lanes: usize| lanes.min(product.depth as usize / 2);
+        let a = self.pack(lhs_ty, &a[..with_data(a.len())]);
+        let b = self.pack(rhs_ty, &b[..with_data(b.len())]);
         let mut sums = self.lanes(init)?.to_vec();
         let spread = product.sum.spread as usize;
         let mut wide = Vec::with_capacity(8);

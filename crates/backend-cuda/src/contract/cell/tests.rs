@@ -190,3 +190,19 @@ fn cells_have_the_bits_of_their_commands() {
     }
     assert_eq!(check(&spectrum(), &[[1, 1], [4, 1], [8, 1]]), 1);
 }
+
+/// They have a kernel of their own, which has no place for what goes on.
+#[test]
+fn rounded_operands_go_on_alone() {
+    let fitting = |plan: &Plan| {
+        let fits = |epilogue: &&Epilogue| match &plan.commands[epilogue.contraction] {
+            Command::Contract(contraction) => fits(contraction, epilogue),
+            other => panic!("{other:?}"),
+        };
+        (plan.epilogues.iter().filter(fits).count(), plan.epilogues.len())
+    };
+    for plan in [recurrent("LSTM", [7, 12], false, &[]), spectrum()] {
+        assert_eq!(fitting(&plan), (1, 1));
+        assert_eq!(fitting(&plan.with_precision(Precision::Bf16)), (0, 1));
+    }
+}

@@ -1,7 +1,7 @@
 //! One plan that passes, and for every sentence of the module's list a change that must not.
 
 use super::*;
-use crate::plan::{Access, Activation, KernelId};
+use crate::plan::{Access, Activation, KernelId, Precision};
 use crate::{DType, Port, StateKind, StateSpec};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -67,6 +67,7 @@ fn contraction() -> Contraction {
         label: "gemm".into(),
         terms: vec![term(INPUT, 0, 1, 0, 2), term(SHARED, 1, 1, 0, 2), term(A, 0, 2, 2, 1)],
         weights: vec![0.5; 12].into(),
+        precision: Precision::F32,
         bias: Some(vec![1.0; 2].into()),
         activation: Activation::None,
         positions: 2,

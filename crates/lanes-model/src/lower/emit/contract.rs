@@ -10,7 +10,7 @@ use crate::lower::LowerError;
 use crate::lower::known::{Address, address};
 use crate::lower::mid::{MidId, MidNode, MidOp};
 use crate::lower::view::{View, loops};
-use lanes_core::plan::{Command, Contraction, Term};
+use lanes_core::plan::{Command, Contraction, Precision, Term};
 use std::sync::Arc;
 
 /// What a matrix was made of, by addresses of weights that the nodes hold.
@@ -120,6 +120,7 @@ impl Emitter {
                 label: node.label.clone(),
                 terms,
                 weights: matrix.clone(),
+                precision: Precision::F32,
                 bias: bias.clone(),
                 activation,
                 positions,
@@ -217,6 +218,7 @@ impl Emitter {
                     label: node.label.clone(),
                     terms,
                     weights: matrix.clone(),
+                    precision: Precision::F32,
                     bias: bias.clone(),
                     activation: *activation,
                     positions: to.view.shape[2 + inner],
