@@ -101,8 +101,11 @@ fn bench_has_a_closed_row_and_a_paced_one_where_there_is_a_rate() {
             "latency_us",
             "seats_per_turn",
             "realtime_streams",
+            "device_us",
         ];
         assert_eq!(keys(row), expected);
+        // The CPU keeps no time of its own.
+        assert_eq!(row["device_us"], Value::Null);
         assert_eq!(keys(&row["latency_us"]), LATENCY);
     }
     let without = lanes(here.path(), "bench {}/adder.onnx --input normal --streams 2 --turns 3 --json");
