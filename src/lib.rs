@@ -65,10 +65,10 @@ pub fn planned(
     planned_in(device, model, plan::Precision::F32)
 }
 
-/// [`planned`] with the operands of products and convolutions rounded to `precision`; everything else is computed as it is there.
+/// [`planned()`] with the operands of products and convolutions rounded to `precision`; everything else is computed as it is there.
 ///
 /// # Errors
-/// As [`planned`]; also [`device::DeviceError::Unsupported`] where the device has no such products.
+/// As [`planned()`]; also [`device::DeviceError::Unsupported`] where the device has no such products.
 pub fn planned_in(
     device: Arc<dyn device::Device>,
     model: &lanes_model::Model,
