@@ -131,6 +131,11 @@ pub(super) unsafe fn launch(
             Builtin::Segment | Builtin::First | Builtin::Flat | Builtin::WorkGroup(_) | Builtin::Width => {}
         }
     }
+    // Where segments are workgroups, or parts of one, their length is known before anything is computed from it.
+    let fixed = matches!(program.shape, Shape::Groups | Shape::Group);
+    if fixed {
+        set_width(program, slots, sx);
+    }
     for inst in &program.prologue {
         scalar(slots, inst);
     }
@@ -148,14 +153,7 @@ pub(super) unsafe fn launch(
         Shape::Groups | Shape::Group => (row, sx),
     };
     let width = if width == 0 { total } else { width };
-    let mut again = false;
-    for &(slot, builtin) in &program.builtins {
-        if builtin == Builtin::Width {
-            slots[slot.0 as usize] = width;
-            again = true;
-        }
-    }
-    if again {
+    if !fixed && set_width(program, slots, width) {
         // What a width depends on does not depend on it, but other things may.
         for inst in &program.prologue {
             scalar(slots, inst);
@@ -210,6 +208,18 @@ pub(super) unsafe fn launch(
             }
         }
     }
+}
+
+/// Fills in the length of segments. Whether the program asks for it.
+fn set_width(program: &Program, slots: &mut [u64], width: u64) -> bool {
+    let mut asked = false;
+    for &(slot, builtin) in &program.builtins {
+        if builtin == Builtin::Width {
+            slots[slot.0 as usize] = width;
+            asked = true;
+        }
+    }
+    asked
 }
 
 /// Fills in where the program's buffers lie. Returns the bytes of scratch memory used, those of constants left out.

@@ -195,6 +195,8 @@ struct Compiler<'a> {
     program: Program,
     frame: Frame,
     constants: BTreeMap<u64, Slot>,
+    /// Slots that hold the same throughout a launch.
+    known: BTreeMap<Slot, Word>,
     builtins: BTreeMap<u32, Slot>,
     values: Vec<Option<Value>>,
     /// The block being filled.
@@ -269,6 +271,7 @@ impl<'a> Compiler<'a> {
             },
             frame: Frame::new(),
             constants: BTreeMap::new(),
+            known: BTreeMap::new(),
             builtins: BTreeMap::new(),
             values: vec![None; body.values.len()],
             at: Block(0),
@@ -288,7 +291,9 @@ impl<'a> Compiler<'a> {
                 ParameterKind::Scalar(ty) => {
                     let slot = compiler.slot();
                     compiler.program.arguments.push((slot, at as u32, ty));
-                    Value::Lanes(vec![Lane::Uniform(Word::Slot { slot, launch: true })])
+                    let word = Word::Slot { slot, launch: true };
+                    compiler.known.insert(slot, word);
+                    Value::Lanes(vec![Lane::Uniform(word)])
                 }
             };
             compiler.values[value.index()] = Some(held);

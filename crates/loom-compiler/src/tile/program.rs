@@ -359,8 +359,8 @@ pub struct Heads {
 /// Turns of a loop that can be taken together, instruction by instruction: no turn of an item reads what another one wrote,
 /// but for what is folded.
 ///
-/// - A batch of turns is a wide tile: each segment of `n` items is one of `turns × n`, turn after turn. The body runs once,
-///   for the first turn's counter: every affine value that it names moves by as much from turn to turn as from item to item
+/// - A batch of turns is a wide tile: each segment of `n` items is one of `turns × n`, turn after turn. The words and the body
+///   run once, for the first turn's counter: every affine value that it names moves by as much from turn to turn as from item to item
 ///   `n` times, which the executor checks. A register then holds the items of all turns, so at most `capacity` in all.
 /// - Where nothing but folds is done, turns may lie anywhere, and all of them are one batch.
 /// - The executor takes turns only if all items take them, all their accesses are in bounds, and no store touches what
@@ -376,8 +376,10 @@ pub struct Turns {
     pub step: Slot,
     /// Compares unsigned, for `offset` counters.
     pub unsigned: bool,
-    /// Affine values of the body, each with the slot that is to hold how far it moves from turn to turn.
+    /// Affine values of the body, each with the slot of how far it moves from turn to turn.
     pub strides: Vec<(Affine, Slot)>,
+    /// What these are computed by, from the counter and from what is the same in all turns.
+    pub words: Vec<ScalarInst>,
     /// Accesses of the body.
     pub reaches: Vec<Reach>,
     /// Registers that are only folded into, and what each item holds before: if no turn is taken they are filled with it.

@@ -334,6 +334,7 @@ impl Check<'_> {
             self.affine(line)?;
             self.slot(*to)?;
         }
+        turns.words.iter().try_for_each(|inst| self.scalar(inst))?;
         for Reach { access, ty: _, stride, store: _ } in &turns.reaches {
             self.access(access)?;
             self.slot(*stride)?;
@@ -608,6 +609,7 @@ mod tests {
         };
         let (slots, frame) = (good.program.slots, good.program.frame_bytes);
         assert!(refused(&|turns, _| turns.starts[0].2 = Slot(slots)).contains("slot"));
+        assert!(refused(&|turns, _| turns.words[0].to = Slot(slots)).contains("slot"));
         assert!(refused(&|turns, _| turns.starts[0].1 = Reg(frame)).contains("of a frame of"));
         assert!(refused(&|turns, _| turns.otherwise = Some(Block(0))).contains("not a tree"));
         assert!(refused(&|turns, _| turns.otherwise = Some(Block(99))).contains("block 99"));

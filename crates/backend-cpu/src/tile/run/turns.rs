@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::ptr;
 
 use loom_compiler::ops::Combine;
-use loom_compiler::tile::{Access, Affine, Fold, Inst, Offsets, Op, Reach, Reg, Slot, Source, Target, Turns};
+use loom_compiler::tile::{Access, Affine, Fold, Offsets, Op, Reach, Reg, Slot, Source, Target, Turns};
 use loom_compiler::types::ScalarType;
 
 use super::super::folds::Course;
@@ -33,6 +33,12 @@ impl Batch {
     /// Whether turns are being taken together.
     pub(super) fn is_some(self) -> bool {
         self.turns > 0
+    }
+
+    /// Where `line` is for the first item.
+    #[inline(always)]
+    fn start(self, line: Line) -> Option<i64> {
+        if self.first == 0 { Some(line.base) } else { line.base.checked_add(line.l.checked_mul(self.first as i64)?) }
     }
 }
 
@@ -70,7 +76,11 @@ impl Run<'_> {
                     // SAFETY: registers hold the items of all turns of the batch.
                     unsafe { self.repeat_still(turns, batch) };
                 }
-                self.slots[base] = at;
+                // Those of the first turn were computed to look where it goes.
+                if at != self.slots[base] {
+                    self.slots[base] = at;
+                    self.words(turns);
+                }
                 let mut wide = exec;
                 if turns.wide {
                     wide.hi = batch.segments * batch.items * count;
@@ -114,7 +124,7 @@ impl Run<'_> {
             return None;
         }
         let all = self.shared_turns(turns, batch)?;
-        self.strides(turns, all);
+        self.words(turns);
         let line = |access: Access| match access.offsets {
             Offsets::Affine(offsets) => Some(self.numbers(offsets)),
             Offsets::Gather(_) => None,
@@ -155,8 +165,8 @@ impl Run<'_> {
     fn shared_turns(&self, turns: &Turns, batch: Batch) -> Option<usize> {
         let (high, step) = (self.slot(turns.high) as i64, self.slot(turns.step) as i64);
         let line = self.numbers(turns.counter);
-        let item = (line.l, batch.first, batch.first + batch.items - 1);
-        let (least, most) = ends(line.base, [item, (line.g, 0, batch.segments - 1), (0, 0, 0)])?;
+        let (least, most) =
+            ends(batch.start(line)?, [(line.l, batch.items - 1), (line.g, batch.segments - 1), (0, 0)])?;
         // Unsigned numbers of the lower half are what signed ones are.
         let fits = !turns.unsigned || least >= 0 && high >= 0;
         if step <= 0 || most >= high || !fits {
@@ -169,31 +179,11 @@ impl Run<'_> {
         usize::try_from(count).ok().filter(|&count| count as u64 <= left)
     }
 
-    /// Computes how far each affine value of the body moves from turn to turn; all but the counter of a body's scalars are
-    /// left as in the first.
-    fn strides(&mut self, turns: &Turns, all: usize) {
-        let program = self.program;
-        let words = |slots: &mut [u64]| {
-            for inst in &program.blocks[turns.body.0 as usize] {
-                if let Inst::Scalar(inst) = inst {
-                    scalar(slots, inst);
-                }
-            }
-        };
-        let counter = turns.counter.base.0 as usize;
-        if all > 1 {
-            let at = self.slots[counter];
-            self.slots[counter] = at.wrapping_add(self.slot(turns.step));
-            words(self.slots);
-            for &(Affine { base, .. }, Slot(to)) in &turns.strides {
-                self.slots[to as usize] = self.slot(base);
-            }
-            self.slots[counter] = at;
-        }
-        words(self.slots);
-        for &(Affine { base, .. }, Slot(to)) in &turns.strides {
-            let next = if all > 1 { self.slots[to as usize] } else { self.slot(base) };
-            self.slots[to as usize] = next.wrapping_sub(self.slot(base));
+    /// Computes what the body's places of the turn at hand are made of.
+    #[inline(always)]
+    fn words(&mut self, turns: &Turns) {
+        for inst in &turns.words {
+            scalar(self.slots, inst);
         }
     }
 
@@ -202,8 +192,8 @@ impl Run<'_> {
         let Offsets::Affine(offsets) = access.offsets else { return None };
         let line = self.numbers(offsets);
         let binding = self.buffers[access.buffer as usize];
-        let item = (line.l, batch.first, batch.first + batch.items - 1);
-        let (least, most) = ends(line.base, [item, (line.g, 0, batch.segments - 1), (stride, 0, batch.turns - 1)])?;
+        let spans = [(line.l, batch.items - 1), (line.g, batch.segments - 1), (stride, batch.turns - 1)];
+        let (least, most) = ends(batch.start(line)?, spans)?;
         let past = most.checked_add(ty.bytes() as i64)?;
         let inside = binding.owner == Owner::Launch && least >= 0 && past as u64 <= binding.len as u64;
         inside.then_some(least..past)
@@ -391,15 +381,55 @@ impl Run<'_> {
     }
 }
 
-/// The least and the most of `base` and a multiple of each distance, from one to another. `None` where that leaves 64 bits.
+/// The least and the most of `base` and up to so many of each distance. `None` where that leaves 64 bits.
 #[inline(always)]
-fn ends(base: i64, parts: [(i64, usize, usize); 3]) -> Option<(i64, i64)> {
-    let (mut least, mut most) = (base, base);
-    for (distance, low, high) in parts {
-        let a = distance.checked_mul(i64::try_from(low).ok()?)?;
-        let b = distance.checked_mul(i64::try_from(high).ok()?)?;
-        least = least.checked_add(a.min(b))?;
-        most = most.checked_add(a.max(b))?;
+fn ends(base: i64, parts: [(i64, usize); 3]) -> Option<(i64, i64)> {
+    // As buffers and counts go nothing comes near, and then one look at all of them does.
+    const FAR: u32 = 40;
+    const MANY: u32 = 20;
+    let size = |number: i64| (number ^ (number >> 63)) as u64;
+    let far = parts.iter().fold(size(base), |all, (distance, _)| all | size(*distance)) >> FAR;
+    let many = parts.iter().fold(0, |all, (_, count)| all | count) >> MANY;
+    if far != 0 || many != 0 {
+        return far_ends(base, parts);
     }
-    Some((least, most))
+    Some(parts.into_iter().fold((base, base), |(least, most), (distance, count)| {
+        let span = distance * count as i64;
+        (least + span.min(0), most + span.max(0))
+    }))
+}
+
+/// [`ends`], whatever the numbers.
+#[cold]
+fn far_ends(base: i64, parts: [(i64, usize); 3]) -> Option<(i64, i64)> {
+    parts.into_iter().try_fold((base, base), |(least, most), (distance, count)| {
+        let span = distance.checked_mul(i64::try_from(count).ok()?)?;
+        Some((least.checked_add(span.min(0))?, most.checked_add(span.max(0))?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ways where both may be taken, and what 64 bits do not hold.
+    #[test]
+    fn ends_are_those_of_all_sums() {
+        let numbers = [0, 1, -1, 7, -4096, (1 << 40) - 1, -(1 << 40), 1 << 40, i64::MAX, i64::MIN];
+        let counts = [0, 1, 3, (1 << 20) - 1, 1 << 20, usize::MAX];
+        for base in numbers {
+            for (a, b) in numbers.into_iter().flat_map(|a| numbers.map(|b| (a, b))) {
+                for (m, n) in counts.into_iter().flat_map(|m| counts.map(|n| (m, n))) {
+                    let parts = [(a, m), (b, n), (-3, 2)];
+                    let all = parts.map(|(distance, count)| i128::from(distance) * count as i128);
+                    let least = all.iter().fold(i128::from(base), |sum, span| sum + span.min(&0));
+                    let most = all.iter().fold(i128::from(base), |sum, span| sum + span.max(&0));
+                    let held = i64::try_from(least).ok().zip(i64::try_from(most).ok());
+                    // A count beyond 64 bits is none of a tile.
+                    let known = parts.iter().all(|(_, count)| *count <= i64::MAX as usize);
+                    assert_eq!(ends(base, parts), held.filter(|_| known), "{base} {parts:?}");
+                }
+            }
+        }
+    }
 }

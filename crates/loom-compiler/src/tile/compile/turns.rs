@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Compiler, Result, ZERO};
+use super::{Compiler, Result, Word, ZERO};
 use crate::ops::{Binary, Convert, Ternary};
 use crate::tile::program::{
     Access, Affine, Block, Buffer, Fold, Inst, Offsets, Op, Reach, Reg, ScalarInst, Shape, Slot, Source, Target, Turns,
@@ -65,6 +65,10 @@ struct Finder {
     reaches: Vec<Reach>,
     still: Vec<(ScalarType, Reg, Reg)>,
     zero: Slot,
+    /// Scalar instructions whose results are the same in all turns.
+    before: Vec<ScalarInst>,
+    /// Those whose results move by as much from turn to turn.
+    words: Vec<ScalarInst>,
 }
 
 impl Compiler<'_> {
@@ -82,11 +86,11 @@ impl Compiler<'_> {
             return Ok((false, false));
         }
         fold_in_place(&mut insts, &counted.regs);
-        let Some((found, insts)) = self.find(insts, counted)? else {
+        let Some((mut found, mut insts)) = self.find(insts, counted)? else {
             return Ok((false, false));
         };
-        let mut insts = insts;
         let starts = self.starts(&found, &mut insts);
+        self.settle_strides(&mut found, &mut insts, counted.step)?;
         let block = Block(self.program.blocks.len() as u32);
         for _ in &insts {
             self.count()?;
@@ -102,6 +106,7 @@ impl Compiler<'_> {
             reaches: found.reaches,
             starts,
             still: found.still,
+            words: found.words,
             wide,
             body: block,
             otherwise: None,
@@ -125,6 +130,8 @@ impl Compiler<'_> {
             reaches: Vec::new(),
             still: Vec::new(),
             zero: self.slot_of(ZERO),
+            before: Vec::new(),
+            words: Vec::new(),
         };
         for inst in &insts {
             match inst {
@@ -158,6 +165,18 @@ impl Compiler<'_> {
         }
         let mut out = Vec::with_capacity(insts.len());
         for inst in insts {
+            if let Inst::Scalar(inst) = inst {
+                let course = finder.scalar(&inst);
+                finder.courses.insert(inst.to, course);
+                match course {
+                    Course::Still => finder.before.push(inst),
+                    Course::Linear => finder.words.push(inst),
+                    Course::Loaded => out.push(Inst::Scalar(inst)),
+                    // What reads it is not taken.
+                    Course::Other => {}
+                }
+                continue;
+            }
             match self.take_together(&mut finder, inst, &mut used)? {
                 Some(inst) => out.push(inst),
                 None => return Ok(None),
@@ -168,6 +187,74 @@ impl Compiler<'_> {
             return Ok(None);
         }
         Ok(Some((finder, out)))
+    }
+
+    /// What is the same in all turns goes before the loop, and so does how far everything else moves: the slots of `found` and
+    /// `insts` that stand for strides become those that hold them.
+    fn settle_strides(&mut self, found: &mut Finder, insts: &mut [Inst], step: Slot) -> Result<()> {
+        for inst in std::mem::take(&mut found.before) {
+            self.emit(Inst::Scalar(inst))?;
+        }
+        let mut asked: BTreeSet<Slot> = found.lines.iter().map(|(line, _)| line.base).collect();
+        for inst in found.words.iter().rev() {
+            if asked.contains(&inst.to) {
+                asked.extend(&inst.from[..inst.op.operands()]);
+            }
+        }
+        found.words.retain(|inst| asked.contains(&inst.to));
+        let mut moved = BTreeMap::from([(found.counter, self.held(step))]);
+        for inst in &found.words {
+            self.count()?;
+            let by = self.moved_by(inst, &moved)?;
+            moved.insert(inst.to, by);
+        }
+        let mut strides = BTreeMap::new();
+        for (line, stride) in &mut found.lines {
+            let by = self.slot_of(moved.get(&line.base).copied().unwrap_or(ZERO));
+            strides.insert(*stride, by);
+            *stride = by;
+        }
+        let settle = |slot: &mut Slot| *slot = strides.get(slot).copied().unwrap_or(*slot);
+        found.reaches.iter_mut().for_each(|reach| settle(&mut reach.stride));
+        for inst in insts {
+            if let Inst::Fold(fold) = inst {
+                fold.strides.iter_mut().for_each(settle);
+            }
+        }
+        Ok(())
+    }
+
+    /// How far the result of `inst`, whose course is linear, moves from turn to turn, where the operands in `moved` do.
+    fn moved_by(&mut self, inst: &ScalarInst, moved: &BTreeMap<Slot, Word>) -> Result<Word> {
+        let by = |at: usize| moved.get(&inst.from[at]).copied();
+        let [a, b, c] = [by(0), by(1), by(2)];
+        let product = |this: &mut Self| match (a, b) {
+            (Some(a), _) => {
+                let b = this.held(inst.from[1]);
+                this.mul(a, b)
+            }
+            (None, Some(b)) => {
+                let a = this.held(inst.from[0]);
+                this.mul(a, b)
+            }
+            (None, None) => Ok(ZERO),
+        };
+        let or_none = |by: Option<Word>| by.unwrap_or(ZERO);
+        match inst.op {
+            Op::Binary(Binary::AddI, _) => self.add(or_none(a), or_none(b)),
+            Op::Binary(Binary::SubI, _) => self.sub(or_none(a), or_none(b)),
+            Op::Binary(Binary::MulI, _) => product(self),
+            Op::Binary(Binary::ShlI, _) => {
+                let b = self.held(inst.from[1]);
+                self.word(inst.op, &[or_none(a), b])
+            }
+            Op::Ternary(Ternary::FmaI, _) => {
+                let product = product(self)?;
+                self.add(product, or_none(c))
+            }
+            // A move, or another name of the same 64 bits.
+            _ => Ok(or_none(a)),
+        }
     }
 
     /// Lets the fold into `from`, if the loop that was just emitted is one, make the sum of each segment, `to`, too. Whether it
@@ -245,11 +332,6 @@ impl Compiler<'_> {
 
     fn take_together(&mut self, finder: &mut Finder, inst: Inst, used: &mut BTreeSet<Reg>) -> Result<Option<Inst>> {
         Ok(match inst {
-            Inst::Scalar(inst) => {
-                let course = finder.scalar(&inst);
-                finder.courses.insert(inst.to, course);
-                Some(Inst::Scalar(inst))
-            }
             Inst::LoadScalar { to, offset, .. } => {
                 if finder.stores || finder.course(offset) != Course::Still {
                     return Ok(None);

@@ -5,7 +5,7 @@
 
 use super::{Compiler, ONE, Result, Word, ZERO};
 use crate::ops::Binary;
-use crate::tile::program::{Builtin, Inst, Op, ScalarInst, Slot};
+use crate::tile::program::{Builtin, Inst, Op, ScalarInst, Shape, Slot};
 use crate::types::ScalarType;
 
 impl Compiler<'_> {
@@ -23,6 +23,7 @@ impl Compiler<'_> {
                 None => {
                     let slot = self.slot();
                     self.constants.insert(bits, slot);
+                    self.known.insert(slot, word);
                     slot
                 }
             },
@@ -30,6 +31,14 @@ impl Compiler<'_> {
     }
 
     pub(super) fn builtin(&mut self, builtin: Builtin) -> Word {
+        // A tile of whole workgroups begins with the first item of one; where it has one only, with that one's own number 0.
+        let whole = self.program.whole_groups;
+        let alone = whole && self.many && self.program.shape == Shape::Group;
+        match builtin {
+            Builtin::First if whole => return ZERO,
+            Builtin::Segment | Builtin::Flat if alone => return ZERO,
+            _ => {}
+        }
         let (key, launch) = match builtin {
             Builtin::Segment => (0, false),
             Builtin::First => (1, false),
@@ -48,7 +57,14 @@ impl Compiler<'_> {
                 slot
             }
         };
-        Word::Slot { slot, launch }
+        let word = Word::Slot { slot, launch };
+        self.known.insert(slot, word);
+        word
+    }
+
+    /// What is in `slot`.
+    pub(super) fn held(&self, slot: Slot) -> Word {
+        self.known.get(&slot).copied().unwrap_or(Word::Slot { slot, launch: false })
     }
 
     /// `op` of words, folded, simplified, or emitted: before the first tile if it may be.
@@ -91,7 +107,11 @@ impl Compiler<'_> {
         } else {
             self.emit(Inst::Scalar(inst))?;
         }
-        Ok(Word::Slot { slot: to, launch })
+        let word = Word::Slot { slot: to, launch };
+        if launch {
+            self.known.insert(to, word);
+        }
+        Ok(word)
     }
 
     pub(super) fn add(&mut self, a: Word, b: Word) -> Result<Word> {
