@@ -422,8 +422,8 @@ mod tests {
                 for (m, n) in counts.into_iter().flat_map(|m| counts.map(|n| (m, n))) {
                     let parts = [(a, m), (b, n), (-3, 2)];
                     let all = parts.map(|(distance, count)| i128::from(distance) * count as i128);
-                    let least = all.iter().fold(i128::from(base), |sum, span| sum + span.min(&0));
-                    let most = all.iter().fold(i128::from(base), |sum, span| sum + span.max(&0));
+                    let least = all.iter().fold(i128::from(base), |sum, span| sum.saturating_add(*span.min(&0)));
+                    let most = all.iter().fold(i128::from(base), |sum, span| sum.saturating_add(*span.max(&0)));
                     let held = i64::try_from(least).ok().zip(i64::try_from(most).ok());
                     // A count beyond 64 bits is none of a tile.
                     let known = parts.iter().all(|(_, count)| *count <= i64::MAX as usize);
