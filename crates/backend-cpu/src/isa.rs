@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 pub enum Isa {
     /// Loops over arrays, vectorised for whatever the build targets.
     Portable,
-    /// x86-64 with AVX2 and FMA: 8 f32 a register.
+    /// x86-64 with AVX2, FMA and F16C: 8 f32 a register.
     Avx2,
     /// x86-64 with AVX-512F: 16 f32 a register.
     Avx512,
@@ -27,7 +27,9 @@ impl Isa {
         match self {
             Self::Portable => true,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+            }
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => Self::Avx2.available() && is_x86_feature_detected!("avx512f"),
             #[cfg(not(target_arch = "x86_64"))]

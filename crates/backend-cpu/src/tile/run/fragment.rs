@@ -13,7 +13,7 @@ use loom_compiler::tile::{Reg, Repack, Source, TileAccess, TileProduct};
 use loom_compiler::types::ScalarType;
 
 use super::super::kernels::{bits, set_bits};
-use super::super::product::{Float, Square, Steps};
+use super::super::product::{Float, Rows, Square, Steps, transposed};
 use super::{Exec, Run, Stop};
 
 /// Lanes of a group: as many as a tile has rows or columns.
@@ -56,14 +56,17 @@ impl Run<'_> {
         let lanes = lanes as usize;
         let length = self.program.workgroup_size.iter().product::<u32>().max(1) as usize;
         // SAFETY: the mask covers the tile.
-        let on = |i: usize| exec.mask.is_null() || unsafe { *exec.mask.add(i) } != 0;
+        let on = |i: usize| unsafe { *exec.mask.add(i) } != 0;
         let mut group = exec.lo / length * length;
         while group < exec.hi {
             let mut start = group;
             while start < (group + length).min(exec.hi) {
                 let end = (start + lanes).min(group + length).min(self.program.capacity as usize);
                 let (first, last) = (start.max(exec.lo), end.min(exec.hi));
-                let active = (first..last).filter(|&i| on(i)).count();
+                let active = match exec.mask.is_null() {
+                    true => last.saturating_sub(first),
+                    false => (first..last).filter(|&i| on(i)).count(),
+                };
                 if active > 0 {
                     visit(self, Subgroup { start, count: end - start, whole: active == end - start })?;
                 }
@@ -84,6 +87,18 @@ impl Run<'_> {
         }
     }
 
+    /// Whether `source` is the same number for all items of the subgroup.
+    fn is_one(&self, source: Source, subgroup: Subgroup) -> bool {
+        let Source::Reg(reg) = source else { return true };
+        // SAFETY: the register holds the tile's items.
+        let at = unsafe { self.element(reg, ScalarType::I64, subgroup.start) }.cast::<i64>();
+        // SAFETY: as above.
+        let number = |item: usize| unsafe { at.add(item).read() };
+        // Without a branch, for vectors.
+        let first = number(0);
+        (0..subgroup.count).fold(0, |differ, item| differ | (number(item) ^ first)) == 0
+    }
+
     fn place(&self, access: &TileAccess, item: usize) -> Place {
         let [row, column] = access.steps.map(|step| self.number(step, item));
         Place { origin: self.number(access.origin, item), row, column }
@@ -96,10 +111,8 @@ impl Run<'_> {
             return None;
         }
         let place = self.place(access, subgroup.start);
-        let fixed = |source: Source| matches!(source, Source::Slot(_));
-        let all_fixed = fixed(access.origin) && access.steps.into_iter().all(fixed);
-        let items = subgroup.start + 1..subgroup.start + subgroup.count;
-        if !all_fixed && items.into_iter().any(|item| self.place(access, item) != place) {
+        let [rows, columns] = access.steps;
+        if ![access.origin, rows, columns].into_iter().all(|source| self.is_one(source, subgroup)) {
             return None;
         }
         let rows = place.row.checked_mul(i64::from(fragment.rows - 1))?;
@@ -148,6 +161,10 @@ impl Run<'_> {
                     unsafe { register.write(memory.map_or(T::default(), |at| at.read_unaligned())) };
                 });
             };
+            // SAFETY: the tile's elements are in bounds, and `shared` found all of the subgroup's items.
+            if size_of::<T>() == 2 && unsafe { run.load_columns(access, first, place, subgroup) } {
+                return Ok(());
+            }
             for (slot, &reg) in access.registers.iter().enumerate() {
                 // SAFETY: the register holds the tile's items; the tile's elements are in bounds, and may be unaligned.
                 unsafe {
@@ -175,6 +192,49 @@ impl Run<'_> {
             }
             Ok(())
         })
+    }
+
+    /// Reads an operand of two-byte elements whose slots lie side by side in memory, eight by eight, if it is one.
+    unsafe fn load_columns(&self, access: &TileAccess, first: *mut u8, place: Place, subgroup: Subgroup) -> bool {
+        const SIDE: usize = 8;
+        let fragment = access.fragment;
+        let (lane_step, slot_step) = match fragment.role {
+            Role::Lhs => (place.row, place.column),
+            Role::Rhs => (place.column, place.row),
+            Role::Init | Role::Result => return false,
+        };
+        if slot_step != 2 || lane_step == 2 || !access.registers.len().is_multiple_of(SIDE) {
+            return false;
+        }
+        let groups = if fragment.split { fragment.groups() as usize } else { 1 };
+        for group in 0..groups {
+            for (block, registers) in access.registers.chunks_exact(SIDE).enumerate() {
+                let slot = group * access.registers.len() + block * SIDE;
+                for half in [0, SIDE] {
+                    let from = first.wrapping_add(slot * 2).wrapping_byte_offset(lane_step as isize * half as isize);
+                    // SAFETY: rows of the tile, which is in bounds; registers hold the subgroup's items.
+                    unsafe {
+                        let columns = transposed(std::array::from_fn(|lane| {
+                            let at = from.wrapping_byte_offset(lane_step as isize * lane as isize);
+                            at.cast::<[u16; SIDE]>().read_unaligned()
+                        }));
+                        for (&reg, column) in registers.iter().zip(columns) {
+                            let to = self.element(reg, access.ty, subgroup.start + group * GROUP + half);
+                            to.cast::<[u16; SIDE]>().write_unaligned(column);
+                        }
+                    }
+                }
+            }
+        }
+        for &reg in access.registers.iter().filter(|_| !fragment.split) {
+            // SAFETY: as above; the first group holds what the others do.
+            unsafe {
+                let of = self.element(reg, access.ty, subgroup.start).cast::<[u16; GROUP]>();
+                let held = of.read_unaligned();
+                (1..fragment.groups() as usize).for_each(|group| of.add(group).write_unaligned(held));
+            }
+        }
+        true
     }
 
     unsafe fn store_as<T: Copy>(&self, access: &TileAccess, exec: Exec) -> Result<(), Stop> {
@@ -283,17 +343,18 @@ impl Run<'_> {
                         (run.loops.products.integers)(&a, &b, &mut sums);
                     }
                     run.spread_rows(inst, subgroup, &sums, |_, at, sum| at.cast::<i32>().write(sum));
+                } else if inst.ty == ScalarType::F32
+                    && inst.product.sum.spread == 1
+                    && subgroup.count == inst.product.sum.lanes as usize
+                {
+                    run.float_sums(inst, subgroup, run.float_rows(inst, subgroup));
                 } else {
                     let mut sums = run.rows(inst, subgroup, |ty, at| match ty {
                         ScalarType::F32 => at.cast::<f32>().read(),
                         _ => eval::to_f64(ty, bits(ty, at, 0)) as f32,
                     });
-                    for first in (0..inst.product.depth).step_by(GROUP) {
-                        let (mut a, mut b) = ([[0.0; GROUP]; GROUP], [[0.0; GROUP]; GROUP]);
-                        let a = run.floats(inst, Role::Lhs, first, subgroup, &mut a);
-                        let b = run.floats(inst, Role::Rhs, first, subgroup, &mut b);
-                        (run.loops.products.floats)(&a, &b, &mut sums);
-                    }
+                    let to = std::array::from_fn(|row| sums[row].as_mut_ptr());
+                    run.float_sums(inst, subgroup, Rows { from: to.map(|row| row.cast_const()), to });
                     run.spread_rows(inst, subgroup, &sums, |ty, at, sum| match ty {
                         ScalarType::F32 => at.cast::<f32>().write(sum),
                         _ => set_bits(ty, at, 0, eval::from_f64(ty, f64::from(sum))),
@@ -302,6 +363,31 @@ impl Run<'_> {
             }
             Ok(())
         })
+    }
+
+    /// Adds the product of two tiles to the rows of a third.
+    unsafe fn float_sums(&self, inst: &TileProduct, subgroup: Subgroup, mut rows: Rows) {
+        for first in (0..inst.product.depth).step_by(GROUP) {
+            let (mut a, mut b) = ([[0.0; GROUP]; GROUP], [[0.0; GROUP]; GROUP]);
+            // SAFETY: as the caller's.
+            unsafe {
+                let a = self.floats(inst, Role::Lhs, first, subgroup, &mut a);
+                let b = self.floats(inst, Role::Rhs, first, subgroup, &mut b);
+                (self.loops.products.floats)(&a, &b, &rows);
+            }
+            rows.from = rows.to.map(|row| row.cast_const());
+        }
+    }
+
+    /// Where the rows of f32 sums lie, all lanes of the subgroup being there.
+    unsafe fn float_rows(&self, inst: &TileProduct, subgroup: Subgroup) -> Rows {
+        let row = |of: &[Reg], row: usize| {
+            let (lane, slot) = inst.product.sum.place(row as u32, 0);
+            // SAFETY: registers hold the tile's items.
+            unsafe { self.element(of[slot as usize], ScalarType::F32, subgroup.start + lane as usize) }.cast::<f32>()
+        };
+        let from = std::array::from_fn(|at| row(&inst.from, at).cast_const());
+        Rows { from, to: std::array::from_fn(|at| row(&inst.to, at)) }
     }
 
     /// The tile that is added to.
@@ -401,16 +487,26 @@ impl Run<'_> {
             (Format::BF16, ScalarType::BF16) => Some(Float::BF16),
             _ => None,
         };
+        if let Some(float) = own.filter(|_| whole) {
+            // A register each.
+            steps.float = float;
+            let (mut group, mut slot) = (first as usize / registers.len(), first as usize % registers.len());
+            for step in &mut steps.at {
+                // SAFETY: the register holds the tile's items.
+                *step = unsafe { self.element(registers[slot], *ty, subgroup.start + group * GROUP) };
+                slot += 1;
+                if slot == registers.len() {
+                    (group, slot) = (group + 1, 0);
+                }
+            }
+            return steps;
+        }
         let per = ty.bits() / format.bits();
         for ((k, to), step) in (first..).zip(to).zip(&mut steps.at) {
             let (lane, slot) = step_place(inst, role, k);
             let (register, shift) = (registers[(slot / per) as usize], slot % per * format.bits());
             // SAFETY: the register holds the tile's items.
             let at = unsafe { self.element(register, *ty, subgroup.start + lane) };
-            if let Some(float) = own.filter(|_| whole) {
-                (*step, steps.float) = (at, float);
-                continue;
-            }
             let float = format.float().unwrap_or(ScalarType::F32);
             for (lane, to) in to.iter_mut().enumerate().take(subgroup.count.saturating_sub(lane)) {
                 // SAFETY: as above.
