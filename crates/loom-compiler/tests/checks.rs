@@ -226,9 +226,14 @@ fn what_nobody_has_is_unsupported_or_skipped() {
             "comparator `topk.equal` is not registered",
         ),
         (
-            "  check.expect.event<device> {kind = \"assert\"}".into(),
+            "  check.expect.event<device> {type = \"ubsan_report\", ubsan = {check = \"assertion\"}}".into(),
             Status::Unsupported,
             "event `device` is not observed",
+        ),
+        (
+            "  check.expect.event<elsewhere> {kind = 3}".into(),
+            Status::Unsupported,
+            "events of `elsewhere` are not registered",
         ),
         (
             "  check.requires<target.feature> {name = \"wmma\"}".into(),
@@ -256,6 +261,22 @@ fn what_nobody_has_is_unsupported_or_skipped() {
     }
 }
 
+/// A launch that is fine has reported nothing: that can be expected, and what every device here would report cannot.
+#[test]
+fn events_that_were_not_seen() {
+    let none = verdict("  check.expect.event<device> {type = \"asan_report\", severity = \"error\", count = 0}");
+    assert_eq!((none.status, none.expectations), (Status::Passed, 1));
+    for count in ["", ", count = 2"] {
+        let found = verdict(&format!("  check.expect.event<device> {{type = \"asan_report\"{count}}}"));
+        let message = found.message.unwrap_or_default();
+        assert!(found.status == Status::Failed && message.contains("no event `asan_report`"), "{message}");
+    }
+    // Nobody looks for races.
+    assert_eq!(verdict("  check.expect.event<device> {type = \"tsan_report\"}").status, Status::Unsupported);
+    assert_eq!(verdict("  check.expect.event<device> {type = \"tsan_report\", count = 0}").status, Status::Passed);
+    assert_eq!(verdict("  check.expect.event<device> {}").status, Status::Unsupported);
+}
+
 /// Where a case waits for an event, a launch that stops may be what it waits for; without one it is an error.
 #[test]
 fn a_launch_that_stops_before_an_event_is_neither_right_nor_wrong() {
@@ -267,10 +288,13 @@ fn a_launch_that_stops_before_an_event_is_neither_right_nor_wrong() {
              kernel.launch @stops(%a) : (tensor<2xi32>)\n{event}  check.return\n}}\n"
         )
     };
-    let stopped = samples(&text("  check.expect.event<device> {kind = \"assert\"}\n"), "c");
+    let stopped = samples(&text("  check.expect.event<device> {type = \"ubsan_report\"}\n"), "c");
     let message = stopped[0].message.clone().unwrap_or_default();
     assert!(stopped[0].status == Status::Unsupported && message.contains("meant"), "{stopped:?}");
     assert_eq!(samples(&text(""), "c")[0].status, Status::Error);
+    // Nor is one right that expects none.
+    let none = text("  check.expect.event<device> {type = \"ubsan_report\", count = 0}\n");
+    assert_eq!(samples(&none, "c")[0].status, Status::Error);
 }
 
 /// Sizes are the text's: none makes the runner allocate or run without bound.
@@ -315,6 +339,19 @@ fn every_refusal_says_what_is_legal() {
         ("  %x = check.param.choice values([1.0]) : f32".into(), "an integer type other than i1, found f32"),
         ("  %x = check.param.choice values([300]) : i8".into(), "300 is out of range for i8"),
         ("  %x = check.param.seed base(1) count(0) : i64".into(), "at least 1, found 0"),
+        (
+            "  check.expect.event<device> {kind = \"assert\"}".into(),
+            "`kind` is nothing of an event; legal: count, type,",
+        ),
+        (
+            "  check.expect.event<device> {type = \"assert\"}".into(),
+            "`type` of an event; legal: asan_report, ubsan_report,",
+        ),
+        ("  check.expect.event<device> {severity = 3}".into(), "`severity` of an event; legal: trace, info,"),
+        ("  check.expect.event<device> {count = -1}".into(), "`count` is an integer that is not negative"),
+        ("  check.expect.event<device> {driver = 3}".into(), "`driver` is a text"),
+        ("  check.expect.event<device> {queue = \"a\"}".into(), "`queue` is an integer"),
+        ("  check.expect.event<device> {asan = 3}".into(), "`asan` is `{key = value, ..}`"),
         (
             "  %x = check.param.seed base(1) count(2) name(\"s\") : i64\n  \
              %y = check.param.seed base(1) count(2) name(\"s\") : i64"

@@ -248,19 +248,14 @@ impl<'m> Builder<'m> {
                 self.expect(reader, draft).and(none)
             }
             "check.expect.shape" => self.expect_shape(reader, draft).and(none),
-            "check.expect" | "check.expect.event" => {
+            "check.expect" => {
                 let key = self.key(reader)?;
                 self.skip_rest(reader);
-                let event = name == "check.expect.event";
-                // The language names the op and says neither which events there are nor how one is told from another.
-                let what = if event {
-                    format!("event `{key}` is not observed: what a device reports is an error of the launch")
-                } else {
-                    format!("comparator `{key}` is not registered")
-                };
-                self.step(reader, draft, StepKind::Unsupported { what, event });
+                let what = format!("comparator `{key}` is not registered");
+                self.step(reader, draft, StepKind::Unsupported { what });
                 none
             }
+            "check.expect.event" => self.expect_event(reader, draft).and(none),
             "check.trial" if inside != Inside::Scenario => misplaced("a scenario"),
             "check.trial" => self.trial(reader, draft).and(none),
             "check.entropy.fork" | "check.entropy.read" | "check.compare" if inside != Inside::Trial => {
@@ -271,6 +266,72 @@ impl<'m> Builder<'m> {
             "check.compare" => self.check_compare(reader, draft).and(none),
             _ => refuse(reader.span(), format!("`{name}` is no op of a check; legal: {LEGAL}")),
         }
+    }
+
+    /// `check.expect.event<device> [{type = "..", count = n, ..}]`: what is given of an event must be so, and `count` events
+    /// of the sample, one without, must match.
+    fn expect_event(&mut self, reader: &mut Reader<'m>, draft: &mut Draft) -> Built<()> {
+        const TYPES: [&str; 7] =
+            ["asan_report", "ubsan_report", "tsan_report", "driver_failure", "printf", "host_call", "none"];
+        const SEVERITIES: [&str; 5] = ["trace", "info", "warning", "error", "fatal"];
+        let provider = self.key(reader)?;
+        if provider != "device" {
+            self.skip_rest(reader);
+            let what = format!("events of `{provider}` are not registered");
+            self.step(reader, draft, StepKind::Unsupported { what });
+            return Ok(());
+        }
+        let (mut count, mut seen) = (1, None);
+        for entry in reader.dictionary()? {
+            let one_of = |legal: &[&'static str]| {
+                let found = match &entry.value {
+                    Attribute::Text(text) => legal.iter().find(|known| *known == text),
+                    _ => None,
+                };
+                match found {
+                    Some(known) => Ok(*known),
+                    None => {
+                        let message = format!("`{}` of an event; legal: {}", entry.key, legal.join(", "));
+                        refuse(entry.value_span, message)
+                    }
+                }
+            };
+            match entry.key {
+                "count" => match entry.value {
+                    Attribute::Int(value) if value >= 0 => count = value as u64,
+                    _ => return refuse(entry.value_span, "`count` is an integer that is not negative"),
+                },
+                // An access outside its buffer is the one report that every device here makes.
+                "type" => seen = one_of(&TYPES)?.eq("asan_report").then_some("asan_report"),
+                "severity" => one_of(&SEVERITIES).map(|_| ())?,
+                "driver" | "device" | "source_file" | "function" | "operation" => {
+                    if !matches!(entry.value, Attribute::Text(_)) {
+                        return refuse(entry.value_span, format!("`{}` is a text", entry.key));
+                    }
+                }
+                "physical_device" | "queue" | "export" | "site_id" => {
+                    if !matches!(entry.value, Attribute::Int(_)) {
+                        return refuse(entry.value_span, format!("`{}` is an integer", entry.key));
+                    }
+                }
+                // What a report says of itself: looked at no further.
+                "asan" | "ubsan" | "tsan" => {
+                    if !matches!(entry.value, Attribute::Other) {
+                        return refuse(entry.value_span, format!("`{}` is `{{key = value, ..}}`", entry.key));
+                    }
+                }
+                key => {
+                    let message = format!(
+                        "`{key}` is nothing of an event; legal: count, type, severity, driver, device, physical_device, queue, \
+                         export, site_id, source_file, function, operation, asan, ubsan, tsan"
+                    );
+                    return refuse(entry.span, message);
+                }
+            }
+        }
+        reader.end()?;
+        self.step(reader, draft, StepKind::Events { count, seen });
+        Ok(())
     }
 
     /// Whatever is left of an op that this version does not look into.
@@ -970,11 +1031,7 @@ impl<'m> Builder<'m> {
         }
         reader.end()?;
         if !matches!(key.as_str(), "reference.matmul" | "reference.tiled_matmul") {
-            self.step(
-                reader,
-                draft,
-                StepKind::Unsupported { what: format!("oracle `{key}` is not registered"), event: false },
-            );
+            self.step(reader, draft, StepKind::Unsupported { what: format!("oracle `{key}` is not registered") });
             return Ok(tensor(to));
         }
         let mut tensors = Vec::new();

@@ -196,11 +196,13 @@ pub(crate) enum StepKind {
     Expect { actual: Operand, expected: Operand, relation: Relation },
     /// `check.expect.shape`.
     Shape { value: TensorId, dims: Vec<Dim> },
-    /// A comparator, oracle or event that no runner of ours has.
-    Unsupported {
-        what: String,
-        /// Whether it is an event: a launch before it may be meant to stop.
-        event: bool,
+    /// A comparator or oracle that no runner of ours has.
+    Unsupported { what: String },
+    /// As many events of a device as this, of those that match a pattern.
+    Events {
+        count: u64,
+        /// What a launch that was fine did not report, where a target would have; else `None`, for what none looks for.
+        seen: Option<&'static str>,
     },
     /// Runs its steps `count` times.
     Trial { count: ValueId, index: ValueId, entropy: Option<EntropyId>, ordinal: u64, steps: Vec<Step> },

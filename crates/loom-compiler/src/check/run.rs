@@ -290,12 +290,10 @@ fn skipped(case: &Case, target: &dyn Target) -> Option<String> {
 
 /// A launch that stopped is what an event behind it may be about: then nobody can say whether it is wrong.
 fn expected_stop(stop: Stop, step: &Step, rest: &[Step]) -> Stop {
-    let event = rest.iter().find_map(|step| match &step.kind {
-        StepKind::Unsupported { what, event: true } => Some((step.line, what)),
-        _ => None,
-    });
+    let event = rest.iter().find(|step| matches!(step.kind, StepKind::Events { count: 1.., .. }));
     match (stop, &step.kind, event) {
-        (Stop::Error(why), StepKind::Launch { .. } | StepKind::Call { .. }, Some((line, what))) => {
+        (Stop::Error(why), StepKind::Launch { .. } | StepKind::Call { .. }, Some(Step { line, .. })) => {
+            let what = "event `device` is not observed: which one a launch ended with is not told apart";
             Stop::Unsupported(format!("line {line}: {what}; the launch ended: {why}"))
         }
         (stop, ..) => stop,
@@ -436,8 +434,12 @@ impl<'c> Runner<'c> {
                 }
                 Ok(())
             }
-            StepKind::Unsupported { what, .. } => {
+            StepKind::Unsupported { what } => {
                 self.unsupported.get_or_insert_with(|| format!("line {line}: {what}"));
+                Ok(())
+            }
+            StepKind::Events { count, seen } => {
+                self.events(line, *count, *seen);
                 Ok(())
             }
             StepKind::Trial { count, index, entropy, ordinal, steps } => {
@@ -767,9 +769,10 @@ impl<'c> Runner<'c> {
                     };
                     self.compared(step.line, *relation, *actual, [actual_value, expected_value]);
                 }
-                StepKind::Unsupported { what, .. } => {
+                StepKind::Unsupported { what } => {
                     self.unsupported.get_or_insert_with(|| format!("line {}: {what}", step.line));
                 }
+                StepKind::Events { count, seen } => self.events(step.line, *count, *seen),
                 _ => {}
             }
         }
@@ -778,6 +781,21 @@ impl<'c> Runner<'c> {
             self.storages[storage].current = Current::Host;
         }
         Ok(())
+    }
+
+    /// `count` events, where every launch was fine: what a device reports ends a launch, and none was.
+    fn events(&mut self, line: usize, count: u64, seen: Option<&str>) {
+        match (count, seen) {
+            (0, _) => self.expectations += 1,
+            (_, Some(event)) => {
+                self.expectations += 1;
+                self.failed(line, format!("no event `{event}` was observed, expected {count}"));
+            }
+            (_, None) => {
+                let what = "event `device` is not observed: but for accesses outside their buffers no device here looks for any";
+                self.unsupported.get_or_insert_with(|| format!("line {line}: {what}"));
+            }
+        }
     }
 
     /// Products accumulated in ascending `k`, in the accumulator's type.
