@@ -79,13 +79,6 @@ pub fn run(args: &BenchArgs) -> CliResult {
         frame_ms,
         rows: Vec::new(),
     };
-    if !args.json {
-        let threads = count(report.threads, "thread");
-        say::line(&format!("{} on {} ({}), {threads}", report.model, report.backend, report.device))?;
-        say::line(
-            "streams  mode    calls/s  µs/seat  turn p50 µs  latency p50 / p99 µs  seats/turn  real-time streams  device turn / compute µs",
-        )?;
-    }
     let bar = progress_bar(args.streams.len() as u64);
     for &streams in &args.streams {
         let paced = frame_ms.map(|ms| Some(Duration::from_secs_f64(ms / 1000.0)));
@@ -93,8 +86,9 @@ pub fn run(args: &BenchArgs) -> CliResult {
         for pace in [None].into_iter().chain(paced) {
             let row = Row { device_us, ..row(args, &device, &loaded, streams, pace, frame_ms)? };
             if !args.json {
-                // As it comes, so that one who has seen enough stops the rest.
-                bar.suspend(|| say::line(&shown(&row)))?;
+                // As it comes, so that one who has seen enough stops the rest; and no head where nothing comes.
+                let head = if report.rows.is_empty() { head(&report) } else { Vec::new() };
+                bar.suspend(|| head.iter().chain([&shown(&row)]).try_for_each(|line| say::line(line)))?;
             }
             report.rows.push(row);
         }
@@ -102,6 +96,12 @@ pub fn run(args: &BenchArgs) -> CliResult {
     }
     bar.finish_and_clear();
     if args.json { say::json(&report) } else { Ok(()) }
+}
+
+fn head(report: &Report) -> Vec<String> {
+    let threads = count(report.threads, "thread");
+    let columns = "streams  mode    calls/s  µs/seat  turn p50 µs  latency p50 / p99 µs  seats/turn  real-time streams  device turn / compute µs";
+    vec![format!("{} on {} ({}), {threads}", report.model, report.backend, report.device), columns.to_owned()]
 }
 
 fn shown(row: &Row) -> String {
@@ -167,7 +167,7 @@ fn row(
     frame_ms: Option<f64>,
 ) -> CliResult<Row> {
     let planned = load::planned(device, &loaded.model, &args.model)?;
-    let runnable = load::serve(planned, &args.serve, streams)?;
+    let runnable = load::serve(planned, &args.model, &args.serve, streams)?;
     let sources: Vec<Source> = loaded.sources.iter().map(|source| source.rendered(streams as usize)).collect();
     let timed = |turns: usize, pace: Option<Duration>| {
         let streams = streams as usize;
