@@ -82,9 +82,15 @@ pub fn run(args: &BenchArgs) -> CliResult {
     let bar = progress_bar(args.streams.len() as u64);
     for &streams in &args.streams {
         let paced = frame_ms.map(|ms| Some(Duration::from_secs_f64(ms / 1000.0)));
-        let device_us = device_time(args, &device, &loaded, streams)?;
+        let mut timed = None;
         for pace in [None].into_iter().chain(paced) {
-            let row = Row { device_us, ..row(args, &device, &loaded, streams, pace, frame_ms)? };
+            let (row, seats) = row(args, &device, &loaded, streams, pace, frame_ms)?;
+            // Once for all rows of as many streams, when what served them is gone.
+            let device_us = match timed {
+                Some(device_us) => device_us,
+                None => *timed.insert(device_time(args, &device, &loaded, seats)?),
+            };
+            let row = Row { device_us, ..row };
             if !args.json {
                 // As it comes, so that one who has seen enough stops the rest; and no head where nothing comes.
                 let head = if report.rows.is_empty() { head(&report) } else { Vec::new() };
@@ -124,18 +130,16 @@ fn shown(row: &Row) -> String {
     )
 }
 
-/// What the device says of a turn of all `streams`, as far as one turn has seats for them.
+/// What the device says of a turn of so many seats.
 fn device_time(
     args: &BenchArgs,
     device: &Arc<dyn Device>,
     loaded: &Loaded,
-    streams: u32,
+    seats: u32,
 ) -> CliResult<Option<DeviceTime>> {
     if !device.capabilities().clock {
         return Ok(None);
     }
-    let lanes = args.serve.lanes.unwrap_or(streams);
-    let seats = streams.min(lanes).min(args.serve.max_seats.unwrap_or(lanes));
     let planned = load::planned(device, &loaded.model, &args.model)?;
     let stacked = |(source, port): (&Source, &lanes::Port)| {
         let seats = if port.scope == lanes::Scope::Seat { seats as usize } else { 1 };
@@ -158,6 +162,7 @@ fn device_time(
     Ok(times.and_then(|times| Some(DeviceTime { seats, turn: median(times.turn)?, compute: median(times.compute) })))
 }
 
+/// A row without what the device says, and the most seats that a turn of its streams has.
 fn row(
     args: &BenchArgs,
     device: &Arc<dyn Device>,
@@ -165,7 +170,7 @@ fn row(
     streams: u32,
     pace: Option<Duration>,
     frame_ms: Option<f64>,
-) -> CliResult<Row> {
+) -> CliResult<(Row, u32)> {
     let planned = load::planned(device, &loaded.model, &args.model)?;
     let runnable = load::serve(planned, &args.model, &args.serve, streams)?;
     let sources: Vec<Source> = loaded.sources.iter().map(|source| source.rendered(streams as usize)).collect();
@@ -206,7 +211,7 @@ fn row(
     let stats = runnable.stats();
     let wall = served.wall.as_secs_f64().max(1e-9);
     let calls_per_s = served.calls as f64 / wall;
-    Ok(Row {
+    let row = Row {
         streams,
         mode: if pace.is_some() { "paced" } else { "closed" },
         calls_per_s,
@@ -216,5 +221,7 @@ fn row(
         seats_per_turn: (stats.seats - before.seats) as f64 / (stats.turns - before.turns).max(1) as f64,
         realtime_streams: frame_ms.map(|ms| calls_per_s * ms / 1000.0),
         device_us: None,
-    })
+    };
+    // The environment may say less than the options do.
+    Ok((row, streams.min(runnable.lanes()).min(runnable.max_seats())))
 }

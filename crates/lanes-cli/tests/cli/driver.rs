@@ -108,6 +108,30 @@ fn a_device_that_fails_is_a_failure() {
     ran.refused(1, &["device lost", "cuGraphLaunch says ILLEGAL_ADDRESS"]);
 }
 
+/// The device is asked for turns of as many seats as those that are served have, whoever bounds them.
+#[test]
+fn turns_are_timed_with_the_seats_that_they_have() {
+    let here = place();
+    let line = "bench {}/adder.onnx --input normal --backend cuda --streams 5 --turns 2 --frame-ms 1 --json";
+    for (more, says, seats) in [
+        ("", ("", ""), 5),
+        (" --lanes 3", ("", ""), 3),
+        (" --max-seats 2", ("", ""), 2),
+        ("", ("LANES_MAX_SEATS", "2"), 2),
+        ("", ("LANES_MAX_LANES", "4"), 4),
+        (" --lanes 7", ("LANES_MAX_SEATS", "6"), 5),
+    ] {
+        let found = with("whole", &[says], here.path(), &format!("{line}{more}")).json();
+        let rows = found["rows"].as_array().unwrap();
+        assert_eq!(rows.iter().map(|row| &row["mode"]).collect::<Vec<_>>(), ["closed", "paced"]);
+        for row in rows {
+            // The pretended clock says a quarter of a millisecond of everything.
+            let expected = serde_json::json!({"seats": seats, "turn": 250.0, "compute": 250.0});
+            assert_eq!(row["device_us"], expected, "{more} {says:?}");
+        }
+    }
+}
+
 #[test]
 fn devices_are_listed_and_chosen_by_number() {
     assert_eq!(devices("whole", &[]), (vec![0], None));
