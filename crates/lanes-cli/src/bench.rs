@@ -10,10 +10,9 @@ use crate::run::progress_bar;
 use crate::say::{self, count};
 use crate::serve::{Drive, chain, drive};
 use crate::source::Source;
-use lanes::device::Device;
-use lanes::lanes::LanedModel;
+use lanes::lanes::{Capacity, LanedModel};
+use lanes::planned::PlannedModel;
 use serde::Serialize;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a row is measured when `--turns` is not given.
@@ -79,16 +78,19 @@ pub fn run(args: &BenchArgs) -> CliResult {
         frame_ms,
         rows: Vec::new(),
     };
+    let mut model = load::planned(&device, &loaded.model, &args.model)?;
+    // As long as this is prepared its weights lie on the device for all rows. What does not fit, the row that needs it says.
+    let _ = model.prepare(Capacity { rows: 3, max_seats: 1 });
     let bar = progress_bar(args.streams.len() as u64);
     for &streams in &args.streams {
         let paced = frame_ms.map(|ms| Some(Duration::from_secs_f64(ms / 1000.0)));
         let mut timed = None;
         for pace in [None].into_iter().chain(paced) {
-            let (row, seats) = row(args, &device, &loaded, streams, pace, frame_ms)?;
+            let (row, seats) = row(args, &model, &loaded, streams, pace, frame_ms)?;
             // Once for all rows of as many streams, when what served them is gone.
             let device_us = match timed {
                 Some(device_us) => device_us,
-                None => *timed.insert(device_time(args, &device, &loaded, seats)?),
+                None => *timed.insert(device_time(&model, &loaded, seats)),
             };
             let row = Row { device_us, ..row };
             if !args.json {
@@ -131,16 +133,10 @@ fn shown(row: &Row) -> String {
 }
 
 /// What the device says of a turn of so many seats.
-fn device_time(
-    args: &BenchArgs,
-    device: &Arc<dyn Device>,
-    loaded: &Loaded,
-    seats: u32,
-) -> CliResult<Option<DeviceTime>> {
-    if !device.capabilities().clock {
-        return Ok(None);
+fn device_time(model: &PlannedModel, loaded: &Loaded, seats: u32) -> Option<DeviceTime> {
+    if !model.device().capabilities().clock {
+        return None;
     }
-    let planned = load::planned(device, &loaded.model, &args.model)?;
     let stacked = |(source, port): (&Source, &lanes::Port)| {
         let seats = if port.scope == lanes::Scope::Seat { seats as usize } else { 1 };
         let mut bytes = vec![0; source.bytes() * seats];
@@ -148,9 +144,9 @@ fn device_time(
         places.enumerate().for_each(|(stream, place)| source.fill(stream, 0, place));
         bytes
     };
-    let inputs: Vec<Vec<u8>> = loaded.sources.iter().zip(&planned.signature().inputs).map(stacked).collect();
+    let inputs: Vec<Vec<u8>> = loaded.sources.iter().zip(&model.signature().inputs).map(stacked).collect();
     let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
-    let times = planned.measure(seats, &inputs, DEVICE_SAMPLES).unwrap_or_else(|why| {
+    let times = model.measure(seats, &inputs, DEVICE_SAMPLES).unwrap_or_else(|why| {
         // What is served is timed all the same.
         say::aside(&format!("turns of {} are not timed on the device: {}", count(seats, "seat"), chain(&why)));
         None
@@ -159,20 +155,19 @@ fn device_time(
         samples.sort_unstable();
         samples.get(samples.len() / 2).map(|&median| micros(median))
     };
-    Ok(times.and_then(|times| Some(DeviceTime { seats, turn: median(times.turn)?, compute: median(times.compute) })))
+    times.and_then(|times| Some(DeviceTime { seats, turn: median(times.turn)?, compute: median(times.compute) }))
 }
 
 /// A row without what the device says, and the most seats that a turn of its streams has.
 fn row(
     args: &BenchArgs,
-    device: &Arc<dyn Device>,
+    model: &PlannedModel,
     loaded: &Loaded,
     streams: u32,
     pace: Option<Duration>,
     frame_ms: Option<f64>,
 ) -> CliResult<(Row, u32)> {
-    let planned = load::planned(device, &loaded.model, &args.model)?;
-    let runnable = load::serve(planned, &args.model, &args.serve, streams)?;
+    let runnable = load::serve(model.unprepared(), &args.model, &args.serve, streams)?;
     let sources: Vec<Source> = loaded.sources.iter().map(|source| source.rendered(streams as usize)).collect();
     let timed = |turns: usize, pace: Option<Duration>| {
         let streams = streams as usize;
