@@ -69,7 +69,11 @@ pub struct Absent {
 pub fn open(name: &str, options: &OpenOptions) -> Result<Arc<dyn Device>, BackendError> {
     let unknown = || BackendError::Unknown { found: name.to_owned() };
     let (backend, index) = match name.split_once(':') {
-        Some((backend, index)) => (backend, index.parse::<usize>().map_err(|_| unknown())?),
+        Some((backend, index)) => {
+            // Digits alone: a number of Rust's may have a sign.
+            let digits = Some(index).filter(|index| index.bytes().all(|byte| byte.is_ascii_digit()));
+            (backend, digits.and_then(|digits| digits.parse::<usize>().ok()).ok_or_else(unknown)?)
+        }
         None => (name, 0),
     };
     match backend {
@@ -96,7 +100,7 @@ fn open_cpu(_: &OpenOptions) -> Result<Arc<dyn Device>, BackendError> {
 
 #[cfg(feature = "cuda")]
 fn open_cuda(index: usize, options: &OpenOptions) -> Result<Arc<dyn Device>, BackendError> {
-    let count = backend_cuda::devices()?.len();
+    let count = backend_cuda::device_count()?;
     if index >= count {
         return Err(BackendError::Index { backend: "cuda", index, count });
     }
@@ -111,7 +115,9 @@ fn open_cuda(_: usize, _: &OpenOptions) -> Result<Arc<dyn Device>, BackendError>
 
 #[cfg(feature = "cuda")]
 fn cuda_devices() -> Vec<(usize, Capabilities)> {
-    backend_cuda::devices().unwrap_or_default().into_iter().enumerate().collect()
+    // One that does not answer hides no other.
+    let count = backend_cuda::device_count().unwrap_or(0);
+    (0..count).filter_map(|index| Some((index, backend_cuda::device_capabilities(index).ok()?))).collect()
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -125,12 +131,22 @@ pub fn devices(options: &OpenOptions) -> Vec<(usize, Capabilities)> {
     cpu.into_iter().chain(cuda_devices()).collect()
 }
 
-/// Every backend that has no device here, and why.
+/// Every backend that has no device here that opens, and why: what is wrong with its first.
 pub fn absent(options: &OpenOptions) -> Vec<Absent> {
-    ["cpu", "cuda", "vulkan", "wgpu"]
-        .into_iter()
-        .filter_map(|backend| open(backend, options).err().map(|why| Absent { backend, why: why.to_string() }))
-        .collect()
+    let why_none = |backend| {
+        let why = open(backend, options).err()?;
+        let others = if backend == "cuda" { cuda_devices() } else { Vec::new() };
+        if others.iter().any(|(index, _)| open(&format!("{backend}:{index}"), options).is_ok()) {
+            return None;
+        }
+        let why = match why {
+            // That a backend without a device does not support one is no news.
+            BackendError::Device(DeviceError::Unsupported { what }) => what,
+            why => why.to_string(),
+        };
+        Some(Absent { backend, why })
+    };
+    ["cpu", "cuda", "vulkan", "wgpu"].into_iter().filter_map(why_none).collect()
 }
 
 /// The backends of this build, as a source of devices for contexts and sessions.

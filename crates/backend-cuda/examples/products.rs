@@ -1,22 +1,23 @@
 //! Contractions on the first GPU: microseconds for each of twenty with weights of their own, one after the other.
 //!
 //! `cargo run --release -p backend-cuda --example products [f32|bf16] [ROWS …]`: a line for each K×N, a figure for each number of rows,
-//! with operands of 32 bits or rounded. What a turn of none takes (launch, rows gathered and scattered) is subtracted. Beside it in the
-//! same run belong the figures of a program that multiplies the same sizes by the vendor's library.
+//! with operands of 32 bits or rounded. By the device's clock, the median of 50; what the graph of none takes (rows gathered and
+//! scattered) is subtracted. Beside it in the same run belong the figures of a program that multiplies the same sizes by the vendor's
+//! library: `bench/peers/gpu_beside.py`.
 //!
 //! `products tiles K N POSITIONS STRIDE SEATS`: one size in every tile there is, and in the one that the table has for it. A seat has POSITIONS
 //! rows whose operands begin STRIDE elements apart: `tiles 387 128 4 129 64` is a convolution of three taps over 129 channels.
 
 use backend_cuda::{CudaDevice, CudaOptions};
-use lanes_core::lanes::{Capacity, LanedModel, RowId, SeatRows};
+use lanes_core::lanes::{Capacity, LanedModel};
 use lanes_core::plan::{Activation, Command, Contraction, Plan, Precision, Region, Storage, Term};
 use lanes_core::planned::PlannedModel;
 use lanes_core::{DType, Port, Scope, Signature, StateKind, StateSpec};
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Instant;
 
 const PRODUCTS: usize = 20;
+const SAMPLES: usize = 50;
 const SIZES: [(usize, usize); 3] = [(256, 256), (512, 2048), (1024, 4096)];
 
 /// What is multiplied: windows of K elements, `stride` apart.
@@ -48,8 +49,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (k, n) in SIZES {
         print!("K {k} N {n} {precision}:");
         let size = Size { k, n, positions: 1, stride: k, precision };
-        for &rows in &rows {
-            print!("  {rows} rows {:.2} µs", product(size, rows, None)?);
+        for (rows, us) in rows.iter().zip(times(size, &rows, None)?) {
+            print!("  {rows} rows {us:.2} µs");
         }
         println!();
     }
@@ -58,24 +59,39 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn tiles(size: Size, seats: u32) -> Result<(), Box<dyn Error>> {
     let Size { k, n, positions, .. } = size;
-    println!("K {k} N {n}, {positions} positions, {seats} seats: by the table {:.2} µs", product(size, seats, None)?);
+    let product = |tile| times(size, &[seats], tile).map(|times| times[0]);
+    println!("K {k} N {n}, {positions} positions, {seats} seats: by the table {:.2} µs", product(None)?);
     for columns in [1, 2, 4] {
         for rows in [1, 2, 4, 8, 16] {
-            print!("  {rows}x{columns} {:.2} µs", product(size, seats, Some((rows, columns)))?);
+            print!("  {rows}x{columns} {:.2} µs", product(Some((rows, columns)))?);
         }
         println!();
     }
     Ok(())
 }
 
-/// Microseconds of one of [`PRODUCTS`].
-fn product(size: Size, seats: u32, tile: Option<(usize, usize)>) -> Result<f64, Box<dyn Error>> {
-    let (with, without) = (turn(size, PRODUCTS, seats, tile)?, turn(size, 0, seats, tile)?);
-    Ok((with - without) / PRODUCTS as f64)
+/// Microseconds of one of [`PRODUCTS`], for each number of seats.
+fn times(size: Size, seats: &[u32], tile: Option<(usize, usize)>) -> Result<Vec<f64>, Box<dyn Error>> {
+    let device = Arc::new(CudaDevice::open(0, CudaOptions { tile, ..CudaOptions::default() })?);
+    let model = |products| {
+        let (plan, signature) = products_of(size, products);
+        let mut model = PlannedModel::new(Arc::<CudaDevice>::clone(&device), plan, signature)?;
+        // Its weights stay on the device from one number of seats to the next.
+        model.prepare(Capacity { rows: 3, max_seats: 1 })?;
+        Ok::<_, Box<dyn Error>>(model)
+    };
+    let [with, without] = [model(PRODUCTS)?, model(0)?];
+    let median = |model: &PlannedModel, seats| {
+        let mut samples = model.measure(seats, &[], SAMPLES)?.ok_or("the device has no clock")?.compute;
+        samples.sort_unstable();
+        let median = samples.get(samples.len() / 2).ok_or("the device does not tell commands apart")?;
+        Ok::<_, Box<dyn Error>>(median.as_secs_f64() * 1e6)
+    };
+    seats.iter().map(|&seats| Ok((median(&with, seats)? - median(&without, seats)?) / PRODUCTS as f64)).collect()
 }
 
-/// The median time of a turn of `rows` seats with `products` products, in microseconds.
-fn turn(size: Size, products: usize, rows: u32, tile: Option<(usize, usize)>) -> Result<f64, Box<dyn Error>> {
+/// A turn of so many products of one state.
+fn products_of(size: Size, products: usize) -> (Plan, Signature) {
     let Size { k, n, positions, stride, precision } = size;
     let held = (positions - 1) * stride + k;
     let mut plan = Plan { name: "products".into(), ..Plan::default() };
@@ -117,22 +133,10 @@ fn turn(size: Size, products: usize, rows: u32, tile: Option<(usize, usize)>) ->
             output: "x_out".into(),
             dtype: DType::F32,
             lane_shape: vec![held],
-            initial: None,
+            // Zeros are multiplied faster than what is random.
+            initial: Some((0..held).flat_map(|_| float().to_le_bytes()).collect()),
             kind: StateKind::Replaced,
         }],
     };
-    let device = Arc::new(CudaDevice::open(0, CudaOptions { tile, ..CudaOptions::default() })?);
-    let mut model = PlannedModel::new(device, plan, signature)?;
-    model.prepare(Capacity { rows: rows * 2 + 1, max_seats: rows })?;
-    let seats: Vec<SeatRows> =
-        (0..rows).map(|seat| SeatRows { read: RowId(seat), write: RowId(rows + seat) }).collect();
-    let mut times = Vec::new();
-    for _ in 0..60 {
-        let begin = Instant::now();
-        model.run(&seats, &mut Vec::new())?;
-        times.push(begin.elapsed().as_secs_f64() * 1e6);
-    }
-    times.drain(..10);
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    (plan, signature)
 }

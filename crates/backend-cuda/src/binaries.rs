@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! text, GPU, driver ──SHA-256──> file ── whole ──> loaded
-//!                                  └─ none, damaged, refused ──> driver compiles ──> written, loaded
+//!                                  └─ none, damaged, refused ──> driver compiles ──> loaded, written
 //! ```
 //!
 //! - Nothing that goes wrong with a file fails a kernel: it is compiled then, and a folder that takes no file is one that has none.
 //! - Files are whole or not there, however many processes write them (`lanes_core::compile::Files`).
-//! - A text in a file's name is not to be trusted less than the folder is: it is made for its owner only.
+//! - A file is trusted as its folder is, which is made for its owner only: a checksum shows damage, and nothing else.
 
 use crate::sys::{Context, Module};
 use lanes_core::compile::{FileKey, FileKind, Files, Found};
@@ -71,38 +71,48 @@ impl Binaries {
         digest.finalize().into()
     }
 
-    /// The binary of `text`, and whether it was on disk: if not, it is what `compile` makes, written there.
-    fn binary<E>(&self, text: &str, compile: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<(Vec<u8>, bool), E> {
+    /// What `load` makes of the binary of `text`, of the one on disk or else of the one that `compile` makes; that is written there if it
+    /// was loaded. `None` if no binary is made, or none is taken.
+    fn loaded<M, E>(
+        &self,
+        text: &str,
+        compile: impl FnOnce() -> Result<Option<Vec<u8>>, E>,
+        load: impl Fn(&[u8]) -> Result<Option<M>, E>,
+    ) -> Result<Option<M>, E> {
         let key = self.key(text);
         let is_one = |bytes: &[u8]| if bytes.starts_with(ELF) { Ok(bytes.to_vec()) } else { Err("no ELF file".into()) };
-        if let Found::Whole(binary) = self.files.read(&key, is_one) {
-            return Ok((binary, true));
+        if let Found::Whole(binary) = self.files.read(&key, is_one)
+            && let Some(module) = load(&binary)?
+        {
+            return Ok(Some(module));
         }
-        let binary = compile()?;
+        let Some(binary) = compile()? else { return Ok(None) };
+        let module = load(&binary)?;
         // Where it cannot be written the next process compiles it again.
-        if binary.starts_with(ELF) && self.files.write(&key, &binary).is_ok() {
+        if module.is_some() && binary.starts_with(ELF) && self.files.write(&key, &binary).is_ok() {
             self.files.prune();
         }
-        Ok((binary, false))
+        Ok(module)
     }
 
     /// The module of `text`, compiled now or before.
     pub fn module(&self, context: &Arc<Context>, kernel: &str, text: &str) -> Result<Module, DeviceError> {
-        let refused = match self.binary(text, || context.binary(kernel, text)) {
-            // SAFETY: the driver just made it, or its checksum was right.
-            Ok((binary, _)) => match unsafe { context.module_of(kernel, &binary) } {
-                Ok(module) => return Ok(module),
-                Err(error) => error,
-            },
-            // It is the text that is wrong, and this says where.
-            Err(error @ DeviceError::Build { .. }) => return Err(error),
-            Err(error) => error,
+        let compile = || match context.binary(kernel, text) {
+            Ok(binary) => Ok(Some(binary)),
+            // It is the text that is wrong, and this says where; or nothing can be done now.
+            Err(error @ (DeviceError::Build { .. } | DeviceError::Lost(_) | DeviceError::OutOfMemory { .. })) => {
+                Err(error)
+            }
+            Err(_) => Ok(None),
         };
-        match refused {
-            DeviceError::Lost(_) | DeviceError::OutOfMemory { .. } => Err(refused),
-            // A driver that does not make binaries, or not take this one, compiles the text as it loads it.
-            _ => context.module(kernel, text),
-        }
+        // SAFETY: the driver just made it, or its checksum was right.
+        let load = |binary: &[u8]| match unsafe { context.module_of(kernel, binary) } {
+            Ok(module) => Ok(Some(module)),
+            Err(error @ (DeviceError::Lost(_) | DeviceError::OutOfMemory { .. })) => Err(error),
+            Err(_) => Ok(None),
+        };
+        // A driver that makes no binaries, or does not take its own, compiles the text as it loads it.
+        self.loaded(text, compile, load)?.map_or_else(|| context.module(kernel, text), Ok)
     }
 }
 
@@ -121,10 +131,11 @@ mod tests {
         let mut compiled = false;
         let compile = || {
             compiled = true;
-            Ok::<_, Infallible>(made(text))
+            Ok::<_, Infallible>(Some(made(text)))
         };
-        let Ok((binary, was_there)) = binaries.binary(text, compile);
-        assert_ne!(was_there, compiled);
+        let Ok(Some(binary)) = binaries.loaded(text, compile, |binary| Ok(Some(binary.to_vec()))) else {
+            panic!("what is made is taken")
+        };
         (binary, compiled)
     }
 
@@ -183,11 +194,33 @@ mod tests {
             assert_eq!(asked(&binaries, "text"), (made("text"), true));
             assert_eq!(fs::read_dir(&full).expect("it is there").count(), 1, "nothing is left of what was not written");
         }
-        // What does not compile is not written, nor is what is no binary.
+        // What does not compile is not written, nor is what is no binary, or is not taken.
         let binaries = Binaries::within(home.path().join("none"), "sm_90".into());
-        assert_eq!(binaries.binary("text", || Err("bad text")), Err("bad text"));
-        assert_eq!(binaries.binary("text", || Ok::<_, Infallible>(b"text".to_vec())), Ok((b"text".to_vec(), false)));
+        let take = |binary: &[u8]| Ok(Some(binary.to_vec()));
+        assert_eq!(binaries.loaded("text", || Err("bad text"), take), Err("bad text"));
+        assert_eq!(binaries.loaded("text", || Ok(None), take), Ok::<_, &str>(None));
+        assert_eq!(binaries.loaded("text", || Ok(Some(b"text".to_vec())), take), Ok::<_, &str>(Some(b"text".to_vec())));
+        assert_eq!(binaries.loaded("text", || Ok(Some(made("text"))), |_| Ok::<Option<()>, &str>(None)), Ok(None));
+        assert_eq!(binaries.loaded("text", || Ok(Some(made("text"))), |_| Err::<Option<()>, _>("lost")), Err("lost"));
         assert!(!home.path().join("none").exists());
+    }
+
+    /// One that the driver refuses, though its checksum is right, is made again once, and not by every process.
+    #[test]
+    fn a_binary_that_is_refused_is_made_again() {
+        let home = tempfile::tempdir().expect("there is room");
+        let binaries = Binaries::within(home.path().into(), "sm_90".into());
+        binaries.files.write(&binaries.key("text"), &made("of another kind")).expect("there is room");
+        let take = |binary: &[u8]| Ok::<_, Infallible>((binary == made("text")).then(|| binary.to_vec()));
+        let mut compiled = 0;
+        for _ in 0..3 {
+            let compile = || {
+                compiled += 1;
+                Ok(Some(made("text")))
+            };
+            assert_eq!(binaries.loaded("text", compile, take), Ok(Some(made("text"))));
+        }
+        assert_eq!(compiled, 1);
     }
 
     #[test]

@@ -58,8 +58,24 @@ pub struct CudaEngine {
 /// # Errors
 /// [`DeviceError::Unsupported`] with why there is none: no driver, one that is too old or lacks a symbol, no GPU.
 pub fn devices() -> Result<Vec<Capabilities>, DeviceError> {
+    (0..device_count()?).map(device_capabilities).collect()
+}
+
+/// How many GPUs this machine has: at least one.
+///
+/// # Errors
+/// As [`devices`].
+pub fn device_count() -> Result<usize, DeviceError> {
+    sys::driver()?.devices()
+}
+
+/// What GPU `ordinal` is and can do, without opening it.
+///
+/// # Errors
+/// As [`devices`]; [`DeviceError::Invalid`] for an ordinal past the last.
+pub fn device_capabilities(ordinal: usize) -> Result<Capabilities, DeviceError> {
     let driver = sys::driver()?;
-    (0..driver.devices()?).map(|ordinal| Ok(capabilities(driver, &driver.facts(ordinal)?))).collect()
+    Ok(capabilities(driver, &driver.facts(ordinal)?))
 }
 
 fn capabilities(driver: &Driver, facts: &DeviceFacts) -> Capabilities {
@@ -87,7 +103,7 @@ impl CudaDevice {
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`] as [`devices`], and for a GPU older than `sm_75`; [`DeviceError::Invalid`] for an ordinal
-    /// past the last; [`DeviceError::Lost`] for a GPU that this process has lost already.
+    /// past the last; [`DeviceError::Lost`] for a GPU that this process has lost already; [`DeviceError::Fault`] for one that does not open.
     pub fn open(ordinal: usize, options: CudaOptions) -> Result<Self, DeviceError> {
         Self::on(sys::driver()?, ordinal, options)
     }

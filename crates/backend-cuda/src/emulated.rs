@@ -339,4 +339,9 @@ fn each_precision_has_weights_of_its_own() {
     assert_eq!(device.memory().used.weights, floats + rounded + others);
     let _again = prepared(Precision::F32);
     assert_eq!(device.memory().used.weights, floats + rounded + others);
+    let mut other = narrow.unprepared();
+    assert_eq!(other.memory().total(), 0);
+    other.prepare_slots(Capacity { rows: 3, max_seats: 1 }, 1).expect("there is room");
+    assert_eq!(other.memory().weights, narrow.memory().weights);
+    assert_eq!(device.memory().used.weights, floats + rounded + others);
 }

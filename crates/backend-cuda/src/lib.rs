@@ -52,5 +52,5 @@ mod steps;
 mod sys;
 mod weights;
 
-pub use device::{CudaDevice, CudaOptions, devices};
+pub use device::{CudaDevice, CudaOptions, device_capabilities, device_count, devices};
 pub use steps::outline;

@@ -38,6 +38,7 @@ pub(crate) const DRIVER_LEAST: u32 = 12_000;
 pub(crate) type Status = c_uint;
 
 const OUT_OF_MEMORY: Status = 2;
+const NO_DEVICE: Status = 100;
 /// A queue that is not yet empty.
 const NOT_READY: Status = 600;
 /// What is wrong with a text given to the driver's compiler: invalid PTX, unsupported version, no image for this GPU, no
@@ -171,7 +172,11 @@ fn probe() -> Result<Driver, String> {
     // SAFETY: the system's loader finds it where only the driver's installation puts it; what it runs on loading is the
     // driver's.
     let library = unsafe { libloading::Library::new(name) };
-    let library = library.map_err(|error| format!("no NVIDIA driver: {name} does not load ({error})"))?;
+    let library = library.map_err(|error| {
+        // The loader's own words, which the error keeps as its cause.
+        let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        format!("no NVIDIA driver: {name} does not load ({why})")
+    })?;
     // Never unloaded: the driver keeps threads and exit handlers of its own.
     let library: &'static libloading::Library = Box::leak(Box::new(library));
     let find = |symbol: &CStr| {
@@ -206,7 +211,7 @@ impl Driver {
         }
         // SAFETY: no flags are defined.
         driver.check("cuInit", unsafe { (driver.call.init)(0) }).map_err(|failure| match failure.status {
-            100 => format!("the NVIDIA driver finds no GPU ({})", failure.words()),
+            NO_DEVICE => no_gpu(&failure.words()),
             _ => format!("the NVIDIA driver does not start: {}", failure.words()),
         })?;
         Ok(driver)
@@ -231,13 +236,17 @@ impl Driver {
         }
     }
 
-    /// How many devices there are.
+    /// How many devices there are: at least one.
     pub fn devices(&self) -> Result<usize, DeviceError> {
         let mut count = 0;
         // SAFETY: a place for one number.
         let status = unsafe { (self.call.device_count)(&mut count) };
-        self.check("cuDeviceGetCount", status).map_err(|failure| unsupported(failure.words()))?;
-        Ok(usize::try_from(count).unwrap_or(0))
+        self.check("cuDeviceGetCount", status).map_err(|failure| match failure.status {
+            NO_DEVICE => unsupported(no_gpu(&failure.words())),
+            _ => unsupported(format!("the NVIDIA driver counts no GPUs: {}", failure.words())),
+        })?;
+        let count = usize::try_from(count).ok().filter(|&count| count > 0);
+        count.ok_or_else(|| unsupported(no_gpu("cuDeviceGetCount says 0")))
     }
 
     fn device(&self, ordinal: usize) -> Result<raw::CUdevice, DeviceError> {
@@ -248,14 +257,14 @@ impl Driver {
         let mut device = 0;
         // SAFETY: a place for one number.
         let status = unsafe { (self.call.device)(&mut device, number) };
-        self.check("cuDeviceGet", status).map_err(|failure| unsupported(failure.words()))?;
+        self.check("cuDeviceGet", status).map_err(|failure| silent(ordinal, &failure))?;
         Ok(device)
     }
 
     /// What device `ordinal` is.
     pub fn facts(&self, ordinal: usize) -> Result<DeviceFacts, DeviceError> {
         let device = self.device(ordinal)?;
-        let told = |call, status| self.check(call, status).map_err(|failure| unsupported(failure.words()));
+        let told = |call, status| self.check(call, status).map_err(|failure| silent(ordinal, &failure));
         let attribute = |which: c_uint| {
             let mut value = 0;
             // SAFETY: a place for one number.
@@ -284,8 +293,22 @@ pub(crate) fn version(number: u32) -> String {
     format!("{}.{}", number / 1000, number % 1000 / 10)
 }
 
+fn no_gpu(words: &str) -> String {
+    format!("the NVIDIA driver finds no GPU ({words})")
+}
+
+/// A device that does not say what it is.
+fn silent(ordinal: usize, failure: &Failure) -> DeviceError {
+    unsupported(format!("CUDA device {ordinal} does not say what it is: {}", failure.words()))
+}
+
 fn unsupported(what: String) -> DeviceError {
     DeviceError::Unsupported { what }
+}
+
+/// What is said where nobody is let into the driver any more.
+fn exiting() -> DeviceError {
+    DeviceError::Lost("the process exits".into())
 }
 
 /// The devices whose context this process has lost, with the cause: the driver gives the same broken context out again.
@@ -335,6 +358,7 @@ impl Context {
             let what = format!("{cause}; CUDA in this process cannot be trusted any more: start another process");
             return Err(DeviceError::Lost(what.into()));
         }
+        let Some(_inside) = reaper::inside() else { return Err(exiting()) };
         let (device, none) = (driver.device(ordinal)?, ptr::null_mut());
         let mut handles = Handles { driver, device, context: ptr::null_mut(), stream: none, side: none };
         let opened = |call, status| match driver.check(call, status) {
@@ -342,7 +366,7 @@ impl Context {
             Err(failure) if failure.status == OUT_OF_MEMORY => {
                 Err(DeviceError::OutOfMemory { what: format!("the context of CUDA device {ordinal}"), asked: 0 })
             }
-            Err(failure) => Err(unsupported(format!("CUDA device {ordinal} does not open: {}", failure.words()))),
+            Err(failure) => Err(DeviceError::Fault { at: format!("CUDA device {ordinal}"), what: failure.words() }),
         };
         let open = |handles: &mut Handles| {
             // SAFETY: a place for one handle. If it stays null, closing calls nothing.
@@ -358,7 +382,8 @@ impl Context {
         let (lost, flying) = (Lost::default(), Arc::<AtomicUsize>::default());
         let reaper = open(&mut handles).and_then(|()| {
             let started = reaper::start(handles, Arc::clone(&lost), Arc::clone(&flying));
-            started.map_err(|error| unsupported(format!("a thread for CUDA device {ordinal}: {error}")))
+            let failed = |error| DeviceError::Fault { at: format!("a thread for CUDA device {ordinal}"), what: error };
+            started.map_err(|error| failed(error.to_string()))
         });
         // SAFETY: nobody else has the handles.
         let reaper = reaper.inspect_err(|_| unsafe { handles.close() })?;
@@ -389,9 +414,7 @@ impl Context {
         call: impl FnOnce(&Interface) -> Status,
     ) -> Result<(), DeviceError> {
         self.health()?;
-        let Some(_inside) = reaper::inside() else {
-            return Err(DeviceError::Lost("the process exits".into()));
-        };
+        let Some(_inside) = reaper::inside() else { return Err(exiting()) };
         let Handles { driver, context, .. } = self.handles;
         // SAFETY: the context lives as long as `self`.
         let current = driver.check("cuCtxSetCurrent", unsafe { (driver.call.context_set)(context) });
@@ -468,10 +491,10 @@ impl Context {
         }
         let piece = |bytes: u64| {
             let mut base = 0;
-            let room = usize::try_from(bytes).map_err(|_| short())?;
+            let whole = usize::try_from(bytes).map_err(|_| short())?;
             // SAFETY: a place for one address.
-            let got = |call: &Interface| unsafe { (call.memory_allocate)(&mut base, room) };
-            self.call("cuMemAlloc", what, len, got).map(|()| (base, bytes))
+            let got = |call: &Interface| unsafe { (call.memory_allocate)(&mut base, whole) };
+            self.call("cuMemAlloc", what, room as u64, got).map(|()| (base, bytes))
         };
         // What is large has a piece of its own, which goes back when it does; so has what finds no room for a larger piece. The
         // driver is called without the lock, since whoever drops memory takes it.
@@ -483,10 +506,8 @@ impl Context {
                 got => got?,
             }
         };
-        let mut arena = self.arena();
-        arena.add(base, bytes);
-        // Perhaps of another piece, if somebody gave some back meanwhile; then that one was not needed.
-        arena.take(len).ok_or_else(short)
+        self.arena().add(base, bytes, len);
+        Ok(base)
     }
 
     fn arena(&self) -> MutexGuard<'_, Arena> {
@@ -845,10 +866,8 @@ struct Timers<'a> {
 
 impl Drop for Timers<'_> {
     fn drop(&mut self) {
-        for event in self.events.into_iter().filter(|event| !event.is_null()) {
-            // SAFETY: made by the context, which is alive, and owned here; its thread has it current since.
-            unsafe { (self.context.handles.driver.call.event_destroy)(event) };
-        }
+        let made = self.events.into_iter().filter(|event| !event.is_null());
+        made.for_each(|event| self.context.leave(Remains::Event(event)));
     }
 }
 
@@ -860,8 +879,8 @@ struct Template<'a> {
 
 impl Drop for Template<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by this context and owned here; what was instantiated from it stays.
-        unsafe { (self.context.handles.driver.call.graph_destroy)(self.graph) };
+        // What was instantiated from it stays.
+        self.context.leave(Remains::Template(self.graph));
     }
 }
 
@@ -952,9 +971,9 @@ pub(crate) struct Module {
     module: raw::CUmodule,
 }
 
-// SAFETY: as for `Context`.
+// SAFETY: as for `Handles`.
 unsafe impl Send for Module {}
-// SAFETY: as for `Context`.
+// SAFETY: as for `Handles`.
 unsafe impl Sync for Module {}
 
 impl Module {
@@ -989,9 +1008,9 @@ pub(crate) struct Function {
     function: raw::CUfunction,
 }
 
-// SAFETY: as for `Context`.
+// SAFETY: as for `Handles`.
 unsafe impl Send for Function {}
-// SAFETY: as for `Context`.
+// SAFETY: as for `Handles`.
 unsafe impl Sync for Function {}
 
 /// What a graph does at one place.
@@ -1010,7 +1029,7 @@ pub(crate) struct Graph {
     exec: raw::CUgraphExec,
 }
 
-// SAFETY: as for `Context`; a launch is made by whoever has the slot.
+// SAFETY: as for `Handles`; a launch is made by whoever has the slot.
 unsafe impl Send for Graph {}
 // SAFETY: as above.
 unsafe impl Sync for Graph {}

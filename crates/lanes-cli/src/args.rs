@@ -32,7 +32,8 @@ like) or declared with --state.
 
 Environment: LANES_MAX_LANES, LANES_MAX_SEATS, LANES_LINGER_US, LANES_QUEUE, LANES_SLOTS and
 LANES_CHECKPOINTS are defaults for run, check and bench; options win over them, and a value out of
-range is refused.";
+range is refused. LANES_CACHE_DIR names the folder where cuda keeps compiled kernels, instead of
+lanes among the user's caches; set to nothing, none are kept.";
 
 /// Many stateful streams through one resident model.
 #[derive(Debug, Parser)]
@@ -235,11 +236,11 @@ pub struct ServeArgs {
 pub enum Precision {
     /// IEEE binary32 throughout
     F32,
-    /// 10-bit mantissa products
+    /// 10-bit mantissa products; no backend takes them yet
     Tf32,
-    /// bfloat16 products
+    /// bfloat16 products; cpu takes them, and cuda from sm_80 on
     Bf16,
-    /// binary16 products
+    /// binary16 products; no backend takes them yet
     F16,
 }
 

@@ -10,10 +10,9 @@ use crate::run::progress_bar;
 use crate::say::{self, count};
 use crate::serve::{Drive, chain, drive};
 use crate::source::Source;
-use lanes::device::Device;
-use lanes::lanes::LanedModel;
+use lanes::lanes::{Capacity, LanedModel};
+use lanes::planned::PlannedModel;
 use serde::Serialize;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a row is measured when `--turns` is not given.
@@ -79,22 +78,25 @@ pub fn run(args: &BenchArgs) -> CliResult {
         frame_ms,
         rows: Vec::new(),
     };
-    if !args.json {
-        let threads = count(report.threads, "thread");
-        say::line(&format!("{} on {} ({}), {threads}", report.model, report.backend, report.device))?;
-        say::line(
-            "streams  mode    calls/s  µs/seat  turn p50 µs  latency p50 / p99 µs  seats/turn  real-time streams  device turn / compute µs",
-        )?;
-    }
+    let mut model = load::planned(&device, &loaded.model, &args.model)?;
+    // As long as this is prepared its weights lie on the device for all rows. What does not fit, the row that needs it says.
+    let _ = model.prepare(Capacity { rows: 3, max_seats: 1 });
     let bar = progress_bar(args.streams.len() as u64);
     for &streams in &args.streams {
         let paced = frame_ms.map(|ms| Some(Duration::from_secs_f64(ms / 1000.0)));
-        let device_us = device_time(args, &device, &loaded, streams)?;
+        let mut timed = None;
         for pace in [None].into_iter().chain(paced) {
-            let row = Row { device_us, ..row(args, &device, &loaded, streams, pace, frame_ms)? };
+            let (row, seats) = row(args, &model, &loaded, streams, pace, frame_ms)?;
+            // Once for all rows of as many streams, when what served them is gone.
+            let device_us = match timed {
+                Some(device_us) => device_us,
+                None => *timed.insert(device_time(&model, &loaded, seats)),
+            };
+            let row = Row { device_us, ..row };
             if !args.json {
-                // As it comes, so that one who has seen enough stops the rest.
-                bar.suspend(|| say::line(&shown(&row)))?;
+                // As it comes, so that one who has seen enough stops the rest; and no head where nothing comes.
+                let head = if report.rows.is_empty() { head(&report) } else { Vec::new() };
+                bar.suspend(|| head.iter().chain([&shown(&row)]).try_for_each(|line| say::line(line)))?;
             }
             report.rows.push(row);
         }
@@ -102,6 +104,12 @@ pub fn run(args: &BenchArgs) -> CliResult {
     }
     bar.finish_and_clear();
     if args.json { say::json(&report) } else { Ok(()) }
+}
+
+fn head(report: &Report) -> Vec<String> {
+    let threads = count(report.threads, "thread");
+    let columns = "streams  mode    calls/s  µs/seat  turn p50 µs  latency p50 / p99 µs  seats/turn  real-time streams  device turn / compute µs";
+    vec![format!("{} on {} ({}), {threads}", report.model, report.backend, report.device), columns.to_owned()]
 }
 
 fn shown(row: &Row) -> String {
@@ -124,19 +132,11 @@ fn shown(row: &Row) -> String {
     )
 }
 
-/// What the device says of a turn of all `streams`, as far as one turn has seats for them.
-fn device_time(
-    args: &BenchArgs,
-    device: &Arc<dyn Device>,
-    loaded: &Loaded,
-    streams: u32,
-) -> CliResult<Option<DeviceTime>> {
-    if !device.capabilities().clock {
-        return Ok(None);
+/// What the device says of a turn of so many seats.
+fn device_time(model: &PlannedModel, loaded: &Loaded, seats: u32) -> Option<DeviceTime> {
+    if !model.device().capabilities().clock {
+        return None;
     }
-    let lanes = args.serve.lanes.unwrap_or(streams);
-    let seats = streams.min(lanes).min(args.serve.max_seats.unwrap_or(lanes));
-    let planned = load::planned(device, &loaded.model, &args.model)?;
     let stacked = |(source, port): (&Source, &lanes::Port)| {
         let seats = if port.scope == lanes::Scope::Seat { seats as usize } else { 1 };
         let mut bytes = vec![0; source.bytes() * seats];
@@ -144,9 +144,9 @@ fn device_time(
         places.enumerate().for_each(|(stream, place)| source.fill(stream, 0, place));
         bytes
     };
-    let inputs: Vec<Vec<u8>> = loaded.sources.iter().zip(&planned.signature().inputs).map(stacked).collect();
+    let inputs: Vec<Vec<u8>> = loaded.sources.iter().zip(&model.signature().inputs).map(stacked).collect();
     let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
-    let times = planned.measure(seats, &inputs, DEVICE_SAMPLES).unwrap_or_else(|why| {
+    let times = model.measure(seats, &inputs, DEVICE_SAMPLES).unwrap_or_else(|why| {
         // What is served is timed all the same.
         say::aside(&format!("turns of {} are not timed on the device: {}", count(seats, "seat"), chain(&why)));
         None
@@ -155,19 +155,19 @@ fn device_time(
         samples.sort_unstable();
         samples.get(samples.len() / 2).map(|&median| micros(median))
     };
-    Ok(times.and_then(|times| Some(DeviceTime { seats, turn: median(times.turn)?, compute: median(times.compute) })))
+    times.and_then(|times| Some(DeviceTime { seats, turn: median(times.turn)?, compute: median(times.compute) }))
 }
 
+/// A row without what the device says, and the most seats that a turn of its streams has.
 fn row(
     args: &BenchArgs,
-    device: &Arc<dyn Device>,
+    model: &PlannedModel,
     loaded: &Loaded,
     streams: u32,
     pace: Option<Duration>,
     frame_ms: Option<f64>,
-) -> CliResult<Row> {
-    let planned = load::planned(device, &loaded.model, &args.model)?;
-    let runnable = load::serve(planned, &args.serve, streams)?;
+) -> CliResult<(Row, u32)> {
+    let runnable = load::serve(model.unprepared(), &args.model, &args.serve, streams)?;
     let sources: Vec<Source> = loaded.sources.iter().map(|source| source.rendered(streams as usize)).collect();
     let timed = |turns: usize, pace: Option<Duration>| {
         let streams = streams as usize;
@@ -206,7 +206,7 @@ fn row(
     let stats = runnable.stats();
     let wall = served.wall.as_secs_f64().max(1e-9);
     let calls_per_s = served.calls as f64 / wall;
-    Ok(Row {
+    let row = Row {
         streams,
         mode: if pace.is_some() { "paced" } else { "closed" },
         calls_per_s,
@@ -216,5 +216,7 @@ fn row(
         seats_per_turn: (stats.seats - before.seats) as f64 / (stats.turns - before.turns).max(1) as f64,
         realtime_streams: frame_ms.map(|ms| calls_per_s * ms / 1000.0),
         device_us: None,
-    })
+    };
+    // The environment may say less than the options do.
+    Ok((row, streams.min(runnable.lanes()).min(runnable.max_seats())))
 }

@@ -183,7 +183,7 @@ fn served(
     model: impl lanes::lanes::LanedModel + 'static,
     part: Part,
 ) -> CliResult<Vec<Vec<u8>>> {
-    let runnable = load::serve(model, &args.serve, part.streams as u32)?;
+    let runnable = load::serve(model, &args.model, &args.serve, part.streams as u32)?;
     let run = Drive {
         runnable: &runnable,
         sources: &loaded.sources,

@@ -8,11 +8,11 @@ use crate::serve::chain;
 use crate::source::{Declared, Source};
 use crate::spec::{Made, Spec, named};
 use lanes::device::{Device, DeviceError};
-use lanes::lanes::{LanedModel, LanesBuilder, Runnable};
+use lanes::lanes::{BuildError, LanedModel, LanesBuilder, Runnable};
 use lanes::onnx::{Dim, Given, ImportOptions, Inspection, Model, PortInspection, Role, StatePair, Tensor};
 use lanes::plan::Precision as Rounding;
 use lanes::planned::PlannedModel;
-use lanes::{BackendError, OpenOptions, Scope};
+use lanes::{BackendError, OpenOptions, PlanError, Scope};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -293,7 +293,15 @@ pub fn device_of_steps(backend: &str, threads: Option<u32>, steps_max: Option<u6
 /// `model` on `device`, its contractions in the precision that `args` ask for.
 pub fn planned(device: &Arc<dyn Device>, model: &Model, args: &ModelArgs) -> CliResult<PlannedModel> {
     let precision = precision(device, args)?;
-    lanes::planned_in(Arc::clone(device), model, precision).map_err(|why| CliError::file(&args.path, chain(&why)))
+    lanes::planned_in(Arc::clone(device), model, precision).map_err(|why| match &why {
+        PlanError::Device(error) if error.is_failure() => failed(args, chain(&why)),
+        _ => CliError::file(&args.path, chain(&why)),
+    })
+}
+
+/// That something failed for the model that `args` name, which it is not to blame for.
+fn failed(args: &ModelArgs, why: String) -> CliError {
+    CliError::failed(format!("{}: {why}", args.path.display()))
 }
 
 /// The precision that `args` ask for, if `device` has it.
@@ -309,12 +317,18 @@ fn precision(device: &Arc<dyn Device>, args: &ModelArgs) -> CliResult<Rounding> 
         let accepted: Vec<_> =
             [Rounding::F32, Rounding::Bf16].iter().filter(|&it| has(it)).map(|it| it.name()).collect();
         let (asked, backend) = (format!("{:?}", args.precision).to_lowercase(), capabilities.backend);
-        CliError::usage(format!("--precision {asked}: the {backend} backend takes {}", accepted.join(" and ")))
+        let (name, accepted) = (&capabilities.name, accepted.join(" and "));
+        CliError::usage(format!("--precision {asked}: the {backend} backend takes {accepted} on {name}"))
     })
 }
 
 /// Serves `model`, with room for `streams` streams.
-pub fn serve(model: impl LanedModel + 'static, serve: &ServeArgs, streams: u32) -> CliResult<Runnable> {
+pub fn serve(
+    model: impl LanedModel + 'static,
+    args: &ModelArgs,
+    serve: &ServeArgs,
+    streams: u32,
+) -> CliResult<Runnable> {
     let lanes = serve.lanes.unwrap_or(streams);
     if serve.lanes.is_none() && lanes > LANES_MAX && std::env::var_os("LANES_MAX_LANES").is_none() {
         let text = format!(
@@ -338,7 +352,12 @@ pub fn serve(model: impl LanedModel + 'static, serve: &ServeArgs, streams: u32) 
         // The plain evaluator has no more, whatever the backend beside it is served with.
         builder = builder.slots(1);
     }
-    builder.build().map_err(|why| CliError::usage(chain(&why)))
+    builder.build().map_err(|why| match &why {
+        BuildError::Prepare { source, .. } if source.is_failure() => failed(args, chain(&why)),
+        BuildError::Panicked(_) | BuildError::Thread(_) => failed(args, chain(&why)),
+        BuildError::Prepare { .. } => CliError::file(&args.path, chain(&why)),
+        _ => CliError::usage(chain(&why)),
+    })
 }
 
 /// How many calls a stream makes: what was asked, or what the inputs hold. An array ends, audio is followed by silence.

@@ -46,7 +46,7 @@ pub fn run(args: &RunArgs) -> CliResult {
     let streams = args.streams as usize;
     let turns = load::turns(&loaded.sources, streams, args.turns)?;
     let planned = load::planned(&device, &loaded.model, &args.model)?;
-    let runnable = load::serve(planned, &args.serve, args.streams)?;
+    let runnable = load::serve(planned, &args.model, &args.serve, args.streams)?;
     let out = args.out.as_ref().map(|folder| Out::choose(folder, &loaded.model.signature.outputs)).transpose()?;
     let bar = progress_bar((streams * turns) as u64);
     let mut served = drive(

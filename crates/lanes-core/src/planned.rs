@@ -61,6 +61,19 @@ impl PlannedModel {
         Ok(Self { device, plan, signature, planned, reasons, prepared: None, identity: OnceLock::new() })
     }
 
+    /// The same model on the same device, not prepared. While one of them is, a device that keeps constants once has them for all.
+    pub fn unprepared(&self) -> Self {
+        Self {
+            device: Arc::clone(&self.device),
+            plan: self.plan.clone(),
+            signature: self.signature.clone(),
+            planned: self.planned.clone(),
+            reasons: self.reasons.clone(),
+            prepared: None,
+            identity: self.identity.clone(),
+        }
+    }
+
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan

@@ -1,7 +1,7 @@
 //! One small archive that proves the CUDA backend on a machine with a GPU and without Rust.
 //!
 //! ```text
-//! lanes-bundle/  run.sh   commit   bin/ conformance null_turn products proofs lanes   models/
+//! lanes-bundle/  run.sh   gpu_beside.py   commit   bin/ conformance null_turn products proofs lanes lstm_stack   models/
 //! ```
 //!
 //! - Binaries are the release profile's, stripped. They need the C library alone, no newer than [`GLIBC_MOST`], which is checked.
@@ -9,6 +9,8 @@
 
 use crate::shell::{Chore, ChoreError, at, cargo, finish, output, root};
 use serde_json::Value;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,20 +23,34 @@ const BYTES_MAX: u64 = 64 << 20;
 
 const EXAMPLES: [&str; 3] = ["null_turn", "products", "proofs"];
 
+/// What makes models that are too large to take along.
+const STACK: &str = "lstm_stack";
+
+/// Ours beside PyTorch, where there is one.
+const BESIDE: &str = "gpu_beside.py";
+
 /// `cargo xtask bundle`
 #[derive(clap::Args)]
 pub struct Options {
-    /// Where the archive goes
-    #[arg(long, default_value = "target/lanes-bundle.tar.gz")]
-    out: PathBuf,
-    /// A model to take along beside those of `models/`; repeatable. All its inputs are generated
+    /// Where the archive goes; `target/lanes-bundle.tar.gz` of the repository if not given
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// A model, FILE.onnx, to take along beside those of `models/`; repeatable. All its inputs are generated
     #[arg(long)]
     model: Vec<PathBuf>,
 }
 
 /// Builds, packs and checks it.
 pub fn run(options: &Options) -> Chore {
-    let out = root().join(&options.out);
+    // Before what takes minutes.
+    let models = named(&options.model)?;
+    let out = options.out.clone().unwrap_or_else(|| root().join("target/lanes-bundle.tar.gz"));
+    if out.is_dir() {
+        return Err(ChoreError::Words(format!(
+            "--out {}: found a folder; the path of a file is accepted",
+            out.display()
+        )));
+    }
     let folder = root().join("target/bundle/lanes-bundle");
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(at(&folder))?;
@@ -57,7 +73,8 @@ pub fn run(options: &Options) -> Chore {
         examples.args(["--example", name]);
     }
     finish(&mut examples)?;
-    for name in EXAMPLES {
+    finish(cargo().args(["build", "--release", "-p", "lanes-model", "--example", STACK]))?;
+    for name in EXAMPLES.into_iter().chain([STACK]) {
         take(&root().join("target/release/examples").join(name), &bin.join(name))?;
     }
     finish(cargo().args(["build", "--release", "-p", "lanes-cli", "--features", "cuda"]))?;
@@ -66,8 +83,7 @@ pub fn run(options: &Options) -> Chore {
     for name in ["vad.onnx", "speech"] {
         copy_all(&root().join("models/vad").join(name), &folder.join("models/vad").join(name))?;
     }
-    for model in &options.model {
-        let name = model.file_name().ok_or_else(|| ChoreError::Words(format!("{}: no file", model.display())))?;
+    for (name, model) in models {
         copy_all(model, &folder.join("models/more").join(name))?;
     }
     let git = |arguments: &[&str]| output(Command::new("git").current_dir(root()).args(arguments));
@@ -76,7 +92,8 @@ pub fn run(options: &Options) -> Chore {
     write(&folder.join("commit"), &commit)?;
     write(&folder.join("run.sh"), RUN)?;
     finish(Command::new("chmod").arg("+x").arg(folder.join("run.sh")))?;
-    if let Some(parent) = out.parent() {
+    copy_all(&root().join("bench/peers").join(BESIDE), &folder.join(BESIDE))?;
+    if let Some(parent) = out.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         fs::create_dir_all(parent).map_err(at(parent))?;
     }
     finish(Command::new("tar").arg("-czf").arg(&out).arg("-C").arg(root().join("target/bundle")).arg("lanes-bundle"))?;
@@ -89,6 +106,27 @@ pub fn run(options: &Options) -> Chore {
     }
     println!("{}: {:.1} MiB, {commit}", out.display(), bytes as f64 / f64::from(1 << 20));
     Ok(())
+}
+
+/// Models by the name that each has in the archive.
+fn named(models: &[PathBuf]) -> Chore<BTreeMap<&OsStr, &Path>> {
+    let mut by_name = BTreeMap::new();
+    for model in models {
+        let refused = |found: &str| {
+            let accepted = "a file whose name ends in .onnx, and that no other has, is accepted";
+            Err(ChoreError::Words(format!("--model {}: found {found}; {accepted}", model.display())))
+        };
+        let Some(name) = model.file_name().filter(|_| model.extension().is_some_and(|ending| ending == "onnx")) else {
+            return refused("another name");
+        };
+        if !model.is_file() {
+            return refused(if model.exists() { "no file" } else { "nothing" });
+        }
+        if let Some(other) = by_name.insert(name, &**model) {
+            return refused(&format!("the name of {}", other.display()));
+        }
+    }
+    Ok(by_name)
 }
 
 fn write(path: &Path, text: &str) -> Chore {
@@ -161,5 +199,25 @@ mod tests {
                        {\"target\":{\"name\":\"b\"},\"executable\":\"/b\"}";
         assert_eq!(executable(printed, "b").ok().as_deref(), Some("/b"));
         assert!(executable(printed, "c").is_err());
+    }
+    /// What a run there would not find, or find only one of, is refused before anything is built.
+    #[test]
+    fn models_are_files_with_names_of_their_own() {
+        let here = root().join("models/vad");
+        let said = |names: &[&str]| {
+            let models: Vec<PathBuf> = names.iter().map(|name| here.join(name)).collect();
+            named(&models).map(|models| models.len()).map_err(|why| why.to_string())
+        };
+        assert_eq!(said(&[]), Ok(0));
+        assert_eq!(said(&["vad.onnx"]), Ok(1));
+        for (names, found) in [
+            (&["none.onnx"][..], "found nothing"),
+            (&["speech"], "found another name"),
+            (&[".."], "found another name"),
+            (&["vad.onnx", "../vad/vad.onnx"], "found the name of"),
+        ] {
+            let why = said(names).unwrap_err();
+            assert!(why.starts_with("--model ") && why.contains(found) && why.contains(".onnx, "), "{why}");
+        }
     }
 }

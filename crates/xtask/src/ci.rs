@@ -14,6 +14,10 @@ pub fn run() -> Chore {
         finish(cargo().args(all))
     })?;
     step("tests", || finish(cargo().args(["test", "--workspace"])))?;
+    // With a driver's library of the tests' own: no GPU is needed.
+    step("tests with cuda", || {
+        finish(cargo().args(["test", "--package", "lanes-cli", "--features", "cuda", "--test", "cli", "driver"]))
+    })?;
     step("docs", || {
         let docs = ["doc", "--workspace", "--all-features", "--no-deps"];
         finish(cargo().env("RUSTDOCFLAGS", "-D warnings").args(docs))

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Proves the CUDA backend on this machine: run.sh [PART …], all parts if none is named.
-# Parts: devices conformance measured proofs models. REPORT names the report (report.md here otherwise).
+# Parts: devices conformance measured proofs models beside. REPORT names the report (report.md here otherwise).
+# beside needs a python3 with PyTorch; it takes the model of Silero that `cargo xtask bundle --model` was given.
 cd "$(dirname "$0")" || exit 1
 REPORT=${REPORT:-report.md}
 LANES_CACHE_DIR=${LANES_CACHE_DIR-$PWD/cache}
@@ -18,7 +19,7 @@ one() {
   took=$(echo "$(now) $began" | awk '{ printf "%.2f", $1 - $2 }')
   if [ $status -eq 0 ]; then say "| $name | ok | $took |"; else say "| $name | FAILED ($status) | $took |"; failed=$((failed + 1)); fi
   if [ $status -ne 0 ] || [ -n "$SHOW" ]; then
-    { printf '\n%s\n\n```text\n' "$name"; tail -n 60 out.txt; echo '```'; } >>below.txt
+    { printf '\n%s\n\n```text\n' "$name"; tail -n 120 out.txt; echo '```'; } >>below.txt
   fi
 }
 table() { say; say "## $1"; say; say '| what | result | s |'; say '| --- | --- | --- |'; : >below.txt; }
@@ -75,18 +76,33 @@ models() {
   one 120 'vad: bench' bin/lanes bench models/vad/vad.onnx --backend cuda --input "$speech" --streams 1,64,1024,4096 --turns 200
   for model in models/more/*.onnx; do
     [ -e "$model" ] || continue
-    one 120 "$model: check" bin/lanes check "$model" --backend cuda --against cpu --input normal --streams 8 --turns 20
-    one 300 "$model: bench" bin/lanes bench "$model" --backend cuda --input normal --streams 1,64,1024,4096 --turns 200
+    case $model in
+      # Their length is open, and their rate an input.
+      */silero*) set -- --input input=normal,frame=576 --fix sr=16000 ;;
+      *) set -- --input normal ;;
+    esac
+    one 120 "$model: check" bin/lanes check "$model" --backend cuda --against cpu "$@" --streams 8 --turns 20
+    one 300 "$model: bench" bin/lanes bench "$model" --backend cuda "$@" --streams 1,64,1024,4096 --turns 200
   done
   below
 }
 
+beside() {
+  python3 -c 'import torch' 2>/dev/null || { say; say 'There is no PyTorch here to stand beside.'; return; }
+  table 'Beside PyTorch'
+  SHOW=1
+  vad=models/more/silero_vad_op18_ifless.onnx
+  [ -e "$vad" ] && set -- --vad "$vad" || set --
+  one 200 'models and contractions' python3 gpu_beside.py --lanes bin/lanes --stack bin/lstm_stack --products bin/products "$@"
+  below
+}
+
 : >"$REPORT"
-[ $# -gt 0 ] || set -- devices conformance measured proofs models
+[ $# -gt 0 ] || set -- devices conformance measured proofs models beside
 for part in "$@"; do
   case $part in
-    devices | conformance | measured | proofs | models) $part ;;
-    *) echo "run.sh: no part $part; there are devices conformance measured proofs models" >&2; exit 2 ;;
+    devices | conformance | measured | proofs | models | beside) $part ;;
+    *) echo "run.sh: no part $part; there are devices conformance measured proofs models beside" >&2; exit 2 ;;
   esac
 done
 say

@@ -16,7 +16,7 @@ pub struct Options {
     /// Of the weights: the same gives the same file
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Where to; `target/zoo/lstm-LAYERSxWIDTH.onnx` if not given
+    /// Where to; `target/zoo/lstm-LAYERSxWIDTH.onnx` of the repository if not given
     #[arg(long)]
     out: Option<PathBuf>,
 }
@@ -24,9 +24,15 @@ pub struct Options {
 /// Writes it.
 pub fn run(options: &Options) -> Chore {
     let Options { layers, width, seed, out } = options;
-    let folder = folder();
-    std::fs::create_dir_all(&folder).map_err(at(&folder))?;
-    let out = out.clone().unwrap_or_else(|| folder.join(format!("lstm-{layers}x{width}.onnx")));
+    let out = match out {
+        // Of where the chore was started, which cargo does not run the example in.
+        Some(out) => std::path::absolute(out).map_err(at(out))?,
+        None => {
+            let folder = folder();
+            std::fs::create_dir_all(&folder).map_err(at(&folder))?;
+            folder.join(format!("lstm-{layers}x{width}.onnx"))
+        }
+    };
     let mut example = cargo();
     example.args(["run", "--quiet", "--package", "lanes-model", "--example", "lstm_stack", "--"]);
     finish(example.args([layers.to_string(), width.to_string(), seed.to_string()]).arg(out))

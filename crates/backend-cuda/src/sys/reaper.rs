@@ -35,11 +35,14 @@ pub(super) enum Remains {
     Host(*mut c_void),
     Module(raw::CUmodule),
     Graph(raw::CUgraphExec),
+    /// What a graph was made of.
+    Template(raw::CUgraph),
+    Event(raw::CUevent),
     /// Nothing: somebody who is short of memory wants all before it freed now, and to be told.
     Now(SyncSender<()>),
 }
 
-// SAFETY: handles without thread affinity, as for `Context`.
+// SAFETY: handles without thread affinity, as for `Handles`.
 unsafe impl Send for Remains {}
 
 /// The driver's handles of one open context.
@@ -91,6 +94,8 @@ impl Handles {
                 Remains::Host(address) => (call.host_free)(address),
                 Remains::Module(module) => (call.module_unload)(module),
                 Remains::Graph(graph) => (call.graph_exec_destroy)(graph),
+                Remains::Template(graph) => (call.graph_destroy)(graph),
+                Remains::Event(event) => (call.event_destroy)(event),
                 Remains::Now(told) => {
                     // Who asked may have given up.
                     let _ = told.send(());

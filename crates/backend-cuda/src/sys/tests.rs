@@ -154,16 +154,18 @@ mod pretended {
             0
         }
         memory_gone(_address: raw::CUdeviceptr) { back("memory") }
+        event(to: *mut raw::CUevent, _flags: c_uint) { *to = some(); 0 }
+        event_gone(_event: raw::CUevent) { back("event") }
         fill(_address: raw::CUdeviceptr, _byte: u8, _len: usize, _stream: raw::CUstream) { 0 }
         graph(to: *mut raw::CUgraph, _flags: c_uint) { *to = some(); 0 }
-        graph_gone(_graph: raw::CUgraph) { 0 }
+        graph_gone(_graph: raw::CUgraph) { back("template") }
         exec(to: *mut raw::CUgraphExec, _graph: raw::CUgraph, _flags: c_ulonglong) { *to = some(); 0 }
         exec_gone(_exec: raw::CUgraphExec) { back("graph") }
         launch(_exec: raw::CUgraphExec, _stream: raw::CUstream) { LAUNCHES.fetch_add(1, SeqCst); LAUNCHED.load(SeqCst) }
     }
 
     fn driver() -> &'static Driver {
-        let known: [(&str, *const c_void); 21] = [
+        let known: [(&str, *const c_void); 23] = [
             ("cuDriverGetVersion", version_12_8 as *const c_void),
             ("cuGetErrorName", name as *const c_void),
             ("cuGetErrorString", name as *const c_void),
@@ -178,6 +180,8 @@ mod pretended {
             ("cuStreamSynchronize", stream_wait as *const c_void),
             ("cuStreamQuery", stream_query as *const c_void),
             ("cuMemAlloc_v2", memory as *const c_void),
+            ("cuEventCreate", event as *const c_void),
+            ("cuEventDestroy_v2", event_gone as *const c_void),
             ("cuMemFree_v2", memory_gone as *const c_void),
             ("cuMemsetD8Async", fill as *const c_void),
             ("cuGraphCreate", graph as *const c_void),
@@ -300,6 +304,8 @@ mod pretended {
 
         // SAFETY: no node, so nothing is touched.
         let graph = unsafe { context.graph("a graph", &[]) }.expect("it is made");
+        // SAFETY: as above.
+        unsafe { context.timed("a graph", &graph, 1) }.expect("it is timed");
         drop(context);
         drop((fourth, fifth));
         drop(graph);
@@ -308,7 +314,11 @@ mod pretended {
         let order: Vec<&str> = back.iter().map(|(what, _)| *what).collect();
         assert_eq!(
             order,
-            ["memory", "memory", "memory", "memory", "memory", "memory", "graph", "queue", "queue", "context"]
+            [
+                &["memory"; 4][..],
+                &["template", "event", "event", "memory", "memory", "graph", "queue", "queue", "context"]
+            ]
+            .concat()
         );
         assert!(back.iter().all(|(_, by)| by == "lanes-cuda-reaper"), "{back:?}");
     }

@@ -2,6 +2,8 @@
 
 mod common;
 mod contract;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+mod driver;
 mod exact;
 mod hostile;
 mod inspect;

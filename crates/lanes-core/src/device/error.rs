@@ -41,11 +41,11 @@ pub enum DeviceError {
         budget: u64,
     },
     /// The device has no memory left. The same call can succeed after a buffer is dropped.
-    #[error("out of device memory: {what} asked for {asked} bytes")]
+    #[error("out of device memory: {what}{}", if *asked > 0 { format!(" asked for {asked} bytes") } else { String::new() })]
     OutOfMemory {
         /// What was asked for.
         what: String,
-        /// Bytes asked.
+        /// Bytes asked; 0 where only the driver knows how many.
         asked: u64,
     },
     /// Every slot or place is taken. Nothing was queued; call again later.
@@ -85,6 +85,15 @@ impl DeviceError {
     /// For backends: something longer than this machine can address.
     pub fn unaddressable(what: String, bytes: u64) -> Self {
         Self::TooLarge { what, bytes, limit: isize::MAX as u64 }
+    }
+
+    /// Whether something failed that was not asked for in vain: what another request, or another device, would not have met.
+    pub fn is_failure(&self) -> bool {
+        match self {
+            Self::Build { .. } | Self::Fault { .. } | Self::Lost(_) | Self::Cancelled | Self::Upstream(_) => true,
+            Self::Unsupported { .. } | Self::Invalid { .. } | Self::TooLarge { .. } => false,
+            Self::OverBudget { .. } | Self::OutOfMemory { .. } | Self::Busy { .. } => false,
+        }
     }
 
     /// What a submission ends with that came after one which ended with `self`. The first cause is kept, however long

@@ -182,7 +182,10 @@ pub enum BuildError {
         most: usize,
     },
     /// The model did not prepare for this many lanes and seats.
-    #[error("the model did not prepare for {lanes} lanes and {max_seats} seats")]
+    #[error(
+        "the model did not prepare for {lanes} {} and {max_seats} {}",
+        if *lanes == 1 { "lane" } else { "lanes" }, if *max_seats == 1 { "seat" } else { "seats" }
+    )]
     Prepare {
         /// Lanes asked for.
         lanes: u32,

@@ -28,7 +28,19 @@ impl LstmStack {
     /// Elements of y.
     pub const OUTPUTS: usize = 256;
 
-    /// One with weights uniform in ±1/√K, K being how many operands meet (as the usual initialisations have it).
+    /// The most bytes of weights: what a protocol buffer holds, 2 GiB, less room for all else.
+    const BYTES_MAX: usize = (2 << 30) - (1 << 20);
+
+    /// Bytes of the weights of `layers` cells of `width`; `None` of what no file is: without a cell or a width, or too large for one.
+    pub fn weight_bytes(layers: usize, width: usize) -> Option<usize> {
+        let cell = width.checked_mul(width)?.checked_add(width)?.checked_mul(8)?;
+        let ends = width.checked_mul(Self::INPUTS + 1 + Self::OUTPUTS)?.checked_add(Self::OUTPUTS)?;
+        let bytes = cell.checked_mul(layers)?.checked_add(ends)?.checked_mul(4)?;
+        Some(bytes).filter(|&bytes| layers > 0 && width > 0 && bytes <= Self::BYTES_MAX)
+    }
+
+    /// One of a size that [`weight_bytes`](Self::weight_bytes) tells, with weights uniform in ±1/√K, K being how many operands meet (as
+    /// the usual initialisations have it).
     pub fn random(layers: usize, width: usize, seed: u64) -> Self {
         let mut state = seed;
         let mut floats = |count: usize, k: usize| -> Vec<f32> {
@@ -93,5 +105,25 @@ impl LstmStack {
             .node("Add", &["product_out", "b_out"], &["y"], &[])
             .output("y", DType::F32, &["batch", "256"])
             .encode()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The arrays' own lengths, and the neighbours that no file holds.
+    #[test]
+    fn weights_are_counted_before_they_are_made() {
+        let LstmStack { first, cells, last, .. } = LstmStack::random(2, 5, 0);
+        let arrays = [&first.0, &first.1, &last.0, &last.1].into_iter().chain(cells.iter().flatten());
+        assert_eq!(LstmStack::weight_bytes(2, 5), Some(arrays.map(|array| array.len() * 4).sum()));
+        assert_eq!(LstmStack::weight_bytes(5, 1024), Some(169_317_376));
+        for (layers, width) in
+            [(0, 5), (2, 0), (usize::MAX, 5), (1, usize::MAX), (1, 1 << 31), (1, 1 << 13), (64, 1024)]
+        {
+            assert_eq!(LstmStack::weight_bytes(layers, width), None, "{layers} cells of width {width}");
+        }
+        assert!(LstmStack::weight_bytes(63, 1024).is_some());
     }
 }
