@@ -329,16 +329,20 @@ fn every_kernel_of_the_corpus_is_emitted() {
     assert!(emitted > 900, "{emitted}");
 }
 
-/// The whole text of three kernels: what a reader of a diff sees change. `LANES_BLESS=1` writes them anew.
+/// The whole text of four kernels: what a reader of a diff sees change. `LANES_BLESS=1` writes them anew.
 #[test]
 fn golden_texts() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for (file, name, bound) in
-        [("axpby", "axpby", &[][..]), ("softmax", "softmax_rows", &[("rows.width", "128")]), ("matmul", "matmul", &[])]
-    {
-        let path = folder.join(format!("../tests/kernels/{file}.loom"));
+    let kernels = [
+        ("axpby", "kernels/axpby", "axpby", &[][..]),
+        ("softmax", "kernels/softmax", "softmax_rows", &[("rows.width", "128")]),
+        ("matmul", "kernels/matmul", "matmul", &[]),
+        ("ring", "loom/copies", "ring", &[]),
+    ];
+    for (file, text, name, bound) in kernels {
+        let path = folder.join(format!("../tests/{text}.loom"));
         let source = std::fs::read_to_string(&path).expect("it is a text");
-        let module = Module::parse(file, &source).unwrap_or_else(|why| panic!("{why}"));
+        let module = Module::with_cases(file, &source, &[]).unwrap_or_else(|why| panic!("{why}"));
         let name = if module.has_kernel(name) { name.to_owned() } else { module.kernels()[0].clone() };
         let image = module.compile_ptx(&name, &config(bound), &on(80)).unwrap_or_else(|why| panic!("{why}"));
         let golden = folder.join(format!("tests/golden/{file}.ptx"));

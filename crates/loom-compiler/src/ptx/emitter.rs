@@ -645,6 +645,7 @@ impl<'a> Emitter<'a> {
             | OpKind::GatherMask
             | OpKind::Scatter
             | OpKind::ScatterMask => self.memory_op(op),
+            OpKind::AsyncCopy { .. } | OpKind::AsyncGroup | OpKind::AsyncWait { .. } => self.asynchronous(op),
             OpKind::FragmentLabel(..)
             | OpKind::FragmentLoad(_)
             | OpKind::FragmentStore(_)
