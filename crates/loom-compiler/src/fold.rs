@@ -96,6 +96,9 @@ pub(crate) fn fold(body: &Body, kind: &OpKind, operands: &[ValueId], ty: &Type) 
         | OpKind::GatherMask
         | OpKind::Scatter
         | OpKind::ScatterMask
+        | OpKind::AsyncCopy { .. }
+        | OpKind::AsyncGroup
+        | OpKind::AsyncWait { .. }
         | OpKind::FragmentLabel(..)
         | OpKind::FragmentLoad(_)
         | OpKind::FragmentStore(_)

@@ -19,6 +19,7 @@ mod packed;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use crate::copies;
 use crate::eval;
 use crate::ir::{BlockId, Body, Kernel, Op, ParameterKind, Span, ValueId};
 use crate::launch::Geometry;
@@ -129,6 +130,8 @@ pub enum Fault {
 /// Arguments that do not fit, and the first [`Fault`] of any item.
 pub fn run(kernel: &Kernel, geometry: Geometry, arguments: &mut [Argument<'_>], limits: Limits) -> Result<(), Fault> {
     check_arguments(kernel, arguments)?;
+    let made = copies::at_once(kernel);
+    let kernel = made.as_ref().unwrap_or(kernel);
     let items = u64::from(kernel.items());
     let slot = |ty: &Type| 32 + 8 * ty.lanes().filter(|_| ty.scalar().is_none()).unwrap_or(0);
     let needed = items * kernel.body.values.iter().map(|value| slot(&value.ty)).sum::<u64>();
@@ -616,8 +619,11 @@ impl<'k> Machine<'k, '_, '_> {
                 return Ok(Slot::Unset);
             }
             OpKind::Atomic { .. } => return self.atomic(item, op),
-            // Those that `run_item` answers itself.
-            OpKind::Id(_)
+            // Those that `run_item` answers itself, and those that `copies` leaves none of.
+            OpKind::AsyncCopy { .. }
+            | OpKind::AsyncGroup
+            | OpKind::AsyncWait { .. }
+            | OpKind::Id(_)
             | OpKind::If
             | OpKind::For
             | OpKind::While

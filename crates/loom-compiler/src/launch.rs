@@ -168,7 +168,7 @@ impl<'a> Run<'a> {
         match self.body.ty(value) {
             Type::Scalar(scalar) => *scalar,
             // Building refuses anything but scalars here.
-            Type::Vector(_) | Type::Buffer | Type::View(_) => ScalarType::Index,
+            Type::Vector(_) | Type::Buffer | Type::View(_) | Type::Async(_) => ScalarType::Index,
         }
     }
 

@@ -17,6 +17,7 @@
 
 mod build;
 pub mod check;
+mod copies;
 mod diag;
 pub mod eval;
 mod expand;

@@ -678,6 +678,21 @@ pub enum OpKind {
     /// `(value, view, index.., offsets, mask)`: lanes masked off touch no memory.
     ScatterMask,
 
+    /// `(source, target[, mask: i1]) -> token`: moves what the one view covers to the other, of the same element type and the same
+    /// constant extents. It may end as late as a wait for a group of it; a false mask moves nothing. Nothing that runs has
+    /// this op or the next two as they are built: see `copies`.
+    AsyncCopy {
+        /// Whether there is a mask.
+        masked: bool,
+    },
+    /// `(token..) -> group`: what is waited for together.
+    AsyncGroup,
+    /// `(group)`: what the group, and any before it, copies is there for the own work-item; others need a barrier behind it.
+    AsyncWait {
+        /// How many groups made after that one may go on.
+        newer: u32,
+    },
+
     /// `(view, index..) -> vector`: the lane's part of the tile whose first element is at the indices, rows and columns along
     /// the last two axes. The vector has a lane for each slot; one without data is zero.
     FragmentLoad(Fragment),
@@ -801,7 +816,7 @@ pub enum Family<'a> {
     Place,
     /// Reads memory; no other effect.
     Read,
-    /// Writes memory, or orders that; no result.
+    /// Writes memory, or orders that; no result but a token.
     Write,
     /// Reads memory, a place that depends on which lane of its subgroup the item is; no other effect.
     ReadLane,
@@ -900,7 +915,13 @@ impl OpKind {
             Self::Alloca { space, .. } => Family::Scratch(*space),
             Self::Bytes(_) | Self::BufferView | Self::Subview | Self::Refine => Family::Place,
             Self::Load | Self::LoadMask | Self::Gather | Self::GatherMask => Family::Read,
-            Self::Store | Self::StoreMask | Self::Scatter | Self::ScatterMask => Family::Write,
+            Self::Store
+            | Self::StoreMask
+            | Self::Scatter
+            | Self::ScatterMask
+            | Self::AsyncCopy { .. }
+            | Self::AsyncGroup
+            | Self::AsyncWait { .. } => Family::Write,
             Self::FragmentLoad(_) => Family::ReadLane,
             Self::FragmentStore(_) => Family::WriteLane,
             Self::If => Family::Branch(Branch::If),

@@ -179,6 +179,30 @@ pub struct ViewType {
     pub strides: Vec<Dim>,
 }
 
+/// What stands for copies that may not have ended yet. It has no bits: only `kernel.async` ops read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Async {
+    /// One copy.
+    Token,
+    /// What is waited for together.
+    Group,
+}
+
+impl Async {
+    /// As it is spelled.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Token => "kernel.async.token",
+            Self::Group => "kernel.async.group",
+        }
+    }
+
+    /// The type spelled `name`, if there is one.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Token, Self::Group].into_iter().find(|ty| ty.name() == name)
+    }
+}
+
 /// The type of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Type {
@@ -190,6 +214,8 @@ pub enum Type {
     Buffer,
     /// A typed window on a buffer.
     View(ViewType),
+    /// Copies that may go on.
+    Async(Async),
 }
 
 impl Type {
@@ -197,7 +223,7 @@ impl Type {
     pub const fn scalar(&self) -> Option<ScalarType> {
         match self {
             Self::Scalar(scalar) => Some(*scalar),
-            Self::Vector(_) | Self::Buffer | Self::View(_) => None,
+            Self::Vector(_) | Self::Buffer | Self::View(_) | Self::Async(_) => None,
         }
     }
 
@@ -207,16 +233,16 @@ impl Type {
             Self::Scalar(element) => Some(*element),
             Self::Vector(vector) => Some(vector.element),
             Self::View(view) => Some(view.element),
-            Self::Buffer => None,
+            Self::Buffer | Self::Async(_) => None,
         }
     }
 
-    /// Lanes of a register value: 1 for a scalar. `None` for buffers, views, and vectors not yet constant.
+    /// Lanes of a register value: 1 for a scalar. `None` for buffers, views, copies, and vectors not yet constant.
     pub fn lanes(&self) -> Option<u64> {
         match self {
             Self::Scalar(_) => Some(1),
             Self::Vector(vector) => vector.lanes(),
-            Self::Buffer | Self::View(_) => None,
+            Self::Buffer | Self::View(_) | Self::Async(_) => None,
         }
     }
 
@@ -230,7 +256,7 @@ impl Type {
             }
         };
         match self {
-            Self::Scalar(_) | Self::Buffer => {}
+            Self::Scalar(_) | Self::Buffer | Self::Async(_) => {}
             Self::Vector(vector) => each(&vector.dims),
             Self::View(view) => {
                 each(&view.dims);
@@ -249,7 +275,7 @@ impl Type {
             }
         };
         match self {
-            Self::Scalar(_) | Self::Buffer => {}
+            Self::Scalar(_) | Self::Buffer | Self::Async(_) => {}
             Self::Vector(vector) => each(&mut vector.dims),
             Self::View(view) => {
                 each(&mut view.dims);
@@ -268,6 +294,7 @@ impl fmt::Display for Type {
         match self {
             Self::Scalar(scalar) => scalar.fmt(f),
             Self::Buffer => f.write_str("buffer"),
+            Self::Async(ty) => f.write_str(ty.name()),
             Self::Vector(vector) => {
                 f.write_str("vector<")?;
                 write_dims(f, &vector.dims)?;

@@ -450,6 +450,7 @@ fn places_that_are_chosen_at_run_time() {
         include_str!("../../tests/loom/places.loom"),
         include_str!("../../tests/loom/blocks.loom"),
         include_str!("../../tests/loom/strides.loom"),
+        include_str!("../../tests/loom/copies.loom"),
     ];
     let config = BTreeMap::new();
     for text in texts {

@@ -93,6 +93,29 @@ fn payloads_fit_roles() {
     refused(&format!("{odd}{}", using("vector<4xi32>", "e")), "`q7` has no public layout of a fragment");
 }
 
+/// An operand of f32 is loaded as it is, and multiplied once it is rounded.
+#[test]
+fn operands_are_rounded_before_they_are_multiplied() {
+    let load = |role: &str, ty: &str| {
+        format!("%f = vector.fragment.load<{role}> %d[0, 0] shape [%s, %s] : view<32x32xf32> -> {ty}\n")
+    };
+    refused(&load("lhs", "vector<12xf32>"), "the payload of a lhs is 16 elements of the tile");
+    refused(&load("rhs", "vector<4x4xf32>"), "a payload is a vector of rank 1");
+    let product = "%m = vector.mma %l, %f, %i : vector<16xf16>, vector<16xf32>, vector<8xf32>";
+    refused(&format!("{PARTS}{}{product}", load("rhs", "vector<16xf32>")), "the payload of a rhs is 16 elements");
+    let rounded = |role: &str, to: &str| {
+        format!(
+            "{PARTS}{}%h = vector.fptrunc %f : vector<16xf32> to vector<16x{to}>\n\
+             %m = vector.mma %l, %h, %i : vector<16xf16>, vector<16x{to}>, vector<8xf32>\n\
+             vector.fragment.store<result> %m, %d[0, 0] shape [%s, %s] : vector<8xf32>, view<32x32xf32>",
+            load(role, "vector<16xf32>")
+        )
+    };
+    assert!(layout_opaque(&kernel(&text("", &rounded("rhs", "f16")), "k", &[])).is_ok());
+    refused(&rounded("lhs", "f16"), "a fragment of role lhs used as rhs");
+    refused(&rounded("rhs", "bf16"), "F16 by BF16 into f32");
+}
+
 #[test]
 fn tiles_fit_views() {
     refused(

@@ -287,7 +287,23 @@ fn asynchronous_copies() {
         "newer_groups",
         "how many later groups may go on",
     );
-    ops(&format!("{copy}%y = index.add %x, %c : index"), "%c", "is a token of asynchronous copies");
+    // It is a value, which no other op takes.
+    let found = "the type written is index, the value's is kernel.async.token";
+    ops(&format!("{copy}%y = index.add %x, %c : index"), "index", found);
+    let group = format!("{copy}%g = kernel.async.group %c : kernel.async.token -> kernel.async.group\n");
+    ops(&format!("{group}%y = vector.splat %g : vector<4xi32>"), "%g", "expected");
+    ops(
+        &format!("{group}%y = scalar.bitcast %g : kernel.async.group to i32"),
+        "kernel.async.group",
+        "converts scalars",
+    );
+    ops(
+        &format!("{group}%y = kernel.subgroup.broadcast.first %g : kernel.async.group"),
+        "%g",
+        "takes a scalar or a vector",
+    );
+    let found = "the value's is kernel.async.group";
+    ops(&format!("{group}%y = scf.select %t, %c, %g : kernel.async.token"), "scf.select", found);
 }
 
 #[test]

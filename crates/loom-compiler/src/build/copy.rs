@@ -1,19 +1,19 @@
-//! `kernel.async.*`: copies that may end later, made at once.
+//! `kernel.async.*`: copies that may end later.
 //!
-//! - A copy is a load and a store of everything that its views cover; a token and a group stand for copies that have ended, so
-//!   waiting is nothing to do. Other work-items still need a barrier to see the bytes.
+//! - A copy moves everything that its views cover; a token and a group are values like others, which loops may carry. What they
+//!   become is decided for each target (`copies`).
 //! - What only moves data by paths of one kind of hardware is refused.
 
-use crate::diag::{Built, Refusal, refuse};
+use crate::diag::{Built, refuse};
 use crate::ir::{Span, ValueId};
 use crate::lex::Kind;
-use crate::ops::{Flags, OpKind};
+use crate::ops::OpKind;
 use crate::reader::{Attribute, Reader};
-use crate::types::{Dim, MAX_LANES, ScalarType, Type, VectorType, ViewType};
+use crate::types::{Async, Dim, MAX_LANES, ScalarType, Type, VectorType, ViewType};
 
 use super::memory::{CACHE_KEYS, SPACES};
-use super::names::{Async, Binding};
-use super::{Builder, Mode};
+use super::names::Binding;
+use super::{Builder, Mode, one};
 
 impl<'m> Builder<'m> {
     /// `async.*` of `kernel`; `None` if it is none.
@@ -22,15 +22,14 @@ impl<'m> Builder<'m> {
             "async.copy" => self.async_copy(reader, false)?,
             "async.copy.mask" => self.async_copy(reader, true)?,
             "async.group" => {
+                let mut tokens = Vec::new();
                 if reader.peek() == Some(Kind::Value) {
-                    let mut tokens = 1;
-                    self.async_operand(reader, Async::Token)?;
+                    tokens.push(self.async_operand(reader, Async::Token)?);
                     while reader.accept(Kind::Comma) {
-                        self.async_operand(reader, Async::Token)?;
-                        tokens += 1;
+                        tokens.push(self.async_operand(reader, Async::Token)?);
                     }
                     reader.expect(Kind::Colon)?;
-                    for at in 0..tokens {
+                    for at in 0..tokens.len() {
                         if at > 0 {
                             reader.expect(Kind::Comma)?;
                         }
@@ -40,21 +39,28 @@ impl<'m> Builder<'m> {
                 reader.expect(Kind::Arrow)?;
                 async_type(reader, Async::Group)?;
                 reader.end()?;
-                vec![Binding::Async(Async::Group)]
+                one(self.emit_here(OpKind::AsyncGroup, &tokens, Type::Async(Async::Group)))
             }
             "async.wait" => {
-                self.async_operand(reader, Async::Group)?;
+                let group = self.async_operand(reader, Async::Group)?;
+                let mut newer = 0;
                 for entry in reader.dictionary()? {
-                    if !matches!((entry.key, &entry.value), ("newer_groups", Attribute::Int(0..))) {
-                        return refuse(
-                            entry.span,
-                            "legal here: `newer_groups`, how many later groups may go on, from 0",
-                        );
+                    match (entry.key, &entry.value) {
+                        ("newer_groups", Attribute::Int(groups @ 0..)) => {
+                            newer = u32::try_from(*groups).unwrap_or(u32::MAX)
+                        }
+                        _ => {
+                            return refuse(
+                                entry.span,
+                                "legal here: `newer_groups`, how many later groups may go on, from 0",
+                            );
+                        }
                     }
                 }
                 reader.expect(Kind::Colon)?;
                 async_type(reader, Async::Group)?;
                 reader.end()?;
+                self.push(OpKind::AsyncWait { newer }, &[group], Vec::new(), Vec::new());
                 Vec::new()
             }
             "async.gather" | "async.gather.mask" => {
@@ -70,14 +76,13 @@ impl<'m> Builder<'m> {
         }))
     }
 
-    fn async_operand(&mut self, reader: &mut Reader<'m>, wanted: Async) -> Built<()> {
+    fn async_operand(&mut self, reader: &mut Reader<'m>, wanted: Async) -> Built<ValueId> {
         let (name, span) = reader.value_name()?;
-        match self.names.get(name) {
-            Some(Binding::Async(found)) if *found == wanted => Ok(()),
-            Some(Binding::Reported) => Err(Refusal::Reported),
-            Some(_) => refuse(span, format!("`%{name}` is no {}", async_name(wanted))),
-            None => refuse(span, format!("`%{name}` is not defined here")),
+        let value = self.value_named(name, span)?;
+        if *self.ty(value) == Type::Async(wanted) {
+            return Ok(value);
         }
+        refuse(span, format!("`%{name}` is no {}", wanted.name()))
     }
 
     /// `%src to %dst[, %p] {..} : view to view[, i1] -> kernel.async.token`.
@@ -119,43 +124,32 @@ impl<'m> Builder<'m> {
         reader.expect(Kind::Arrow)?;
         async_type(reader, Async::Token)?;
         reader.end()?;
-        match condition {
-            None => self.copy(source, &source_ty, target, &target_ty, span)?,
-            Some(condition) => {
-                let flags = Flags::default();
-                let (then, copied) = self.in_block(Vec::new(), |builder| {
-                    builder.copy(source, &source_ty, target, &target_ty, span)?;
-                    builder.flags = flags;
-                    builder.push(OpKind::Yield, &[], Vec::new(), Vec::new());
-                    Ok(())
-                });
-                copied?;
-                let (otherwise, _) = self.in_block(Vec::new(), |builder| {
-                    builder.push(OpKind::Yield, &[], Vec::new(), Vec::new());
-                    Ok(())
-                });
-                self.push(OpKind::If, &[condition], Vec::new(), vec![then, otherwise]);
-            }
-        }
-        Ok(vec![Binding::Async(Async::Token)])
+        let token = Type::Async(Async::Token);
+        let Some((source, target)) = self.copied(source, &source_ty, target, &target_ty, span)? else {
+            return Ok(one(self.constant(token, 0)));
+        };
+        let mut operands = vec![source, target];
+        operands.extend(condition);
+        Ok(one(self.emit_here(OpKind::AsyncCopy { masked: condition.is_some() }, &operands, token)))
     }
 
-    /// Moves all bytes of one view to those of another.
-    fn copy(
+    /// Views of one element type and of the same extents, for all bytes of one view to go to those of another; nothing where
+    /// there are none.
+    fn copied(
         &mut self,
         source: ValueId,
         source_ty: &ViewType,
         target: ValueId,
         target_ty: &ViewType,
         span: Span,
-    ) -> Built<()> {
+    ) -> Built<Option<(ValueId, ValueId)>> {
         let bytes = |view: &ViewType| {
             let mut elements = view.dims.iter().map(|dim| dim.constant());
             elements.try_fold(view.element.bytes(), |product, extent| product.checked_mul(extent?))
         };
         let size = match (bytes(source_ty), bytes(target_ty)) {
             (Some(from), Some(to)) if from == to => from,
-            (None, _) | (_, None) if self.mode == Mode::Verify => return Ok(()),
+            (None, _) | (_, None) if self.mode == Mode::Verify => return Ok(None),
             (from, to) => {
                 let said =
                     |bytes: Option<u64>| bytes.map_or("an unknown number of".to_owned(), |bytes| bytes.to_string());
@@ -165,14 +159,9 @@ impl<'m> Builder<'m> {
             }
         };
         if size == 0 {
-            return Ok(());
+            return Ok(None);
         }
         let same = source_ty.element == target_ty.element && source_ty.dims == target_ty.dims;
-        if same && source_ty.dims.is_empty() {
-            let value = self.emit_here(OpKind::Load, &[source], Type::Scalar(source_ty.element));
-            self.push(OpKind::Store, &[value, target], Vec::new(), Vec::new());
-            return Ok(());
-        }
         let (mut from, mut to, mut vector) =
             (source, target, VectorType { element: source_ty.element, dims: source_ty.dims.clone() });
         if !same {
@@ -190,15 +179,7 @@ impl<'m> Builder<'m> {
         if vector.lanes().is_none_or(|lanes| lanes > MAX_LANES) {
             return refuse(span, format!("a copy moves at most {MAX_LANES} elements, bytes where the types differ"));
         }
-        let zero = self.index(0);
-        let origin = vec![zero; vector.dims.len()];
-        let mut operands = vec![from];
-        operands.extend(&origin);
-        let value = self.emit_here(OpKind::Load, &operands, Type::Vector(vector));
-        let mut operands = vec![value, to];
-        operands.extend(&origin);
-        self.push(OpKind::Store, &operands, Vec::new(), Vec::new());
-        Ok(())
+        Ok(Some((from, to)))
     }
 }
 
@@ -206,15 +187,8 @@ fn hardware<T>(reader: &Reader<'_>, why: &str) -> Built<T> {
     refuse(reader.span(), format!("`{}` is for one kind of hardware only: it {why}", reader.name()))
 }
 
-const fn async_name(ty: Async) -> &'static str {
-    match ty {
-        Async::Token => "kernel.async.token",
-        Async::Group => "kernel.async.group",
-    }
-}
-
 fn async_type(reader: &mut Reader<'_>, ty: Async) -> Built<()> {
-    let name = async_name(ty);
+    let name = ty.name();
     if reader.token().is_some_and(|token| token.kind == Kind::OpName && reader.text(token) == name) {
         reader.at += 1;
         return Ok(());

@@ -2,6 +2,7 @@
 //!
 //! - A fragment is a vector, the payload of one lane, laid out as [`crate::fragment`] says. Which vectors are payloads of which
 //!   role is decided here, and nowhere else.
+//! - An operand may be loaded as f32, and is one of a product once element-wise ops rounded it to a type that is multiplied.
 //! - Where memory and payload hold different floats, or a payload packs bytes into words, the conversion is an op of its own.
 //! - What `vector.mma` multiplies depends on where its operands come from: [`crate::flow`] follows them once the body is built.
 
@@ -166,13 +167,7 @@ impl<'m> Builder<'m> {
             }
             return Ok((fragment, None));
         }
-        // Words may pack several numbers: only the target tells how many lanes share them.
-        let ways: &[bool] = match (self.splits_operands(), element.is_float()) {
-            (true, _) => &[true, false],
-            (false, true) => &[false, true],
-            (false, false) => &[false],
-        };
-        for split in ways {
+        for split in self.ways(element) {
             let fragment = Fragment { split: *split, ..fragment };
             if let Some(format) = carried(&fragment, element, count, schema) {
                 return Ok((fragment, Some(format)));
@@ -188,6 +183,34 @@ impl<'m> Builder<'m> {
             Type::Vector(ty.clone())
         );
         refuse(span, message)
+    }
+
+    /// Whether lanes share an operand in elements of this type, as may be. Words may pack several numbers: only the target tells
+    /// how many lanes share them.
+    fn ways(&self, element: ScalarType) -> &'static [bool] {
+        match (self.splits_operands(), element.is_float()) {
+            (true, _) => &[true, false],
+            (false, true) => &[false, true],
+            (false, false) => &[false],
+        }
+    }
+
+    /// How an operand of f32 lies that was not rounded yet to what is multiplied: as the one that it will be.
+    fn unrounded(&self, tile: &Tile, shape: [u32; 2], ty: &VectorType) -> Option<Fragment> {
+        let (count, [_]) = (ty.lanes()?, &ty.dims[..]) else { return None };
+        if tile.role.is_accumulator() || ty.element != ScalarType::F32 {
+            return None;
+        }
+        let [rows, columns] = shape;
+        let lies = |split: &bool| Fragment {
+            role: tile.role,
+            rows,
+            columns,
+            lanes: self.subgroup_size,
+            spread: 1,
+            split: *split,
+        };
+        self.ways(ty.element).iter().map(lies).find(|fragment| u64::from(fragment.slots()) == count)
     }
 
     /// Whether the kernel is for a machine whose lanes hold no operand twice.
@@ -252,7 +275,10 @@ impl<'m> Builder<'m> {
         let Some(shape) = tile.shape else {
             return Ok(one(self.new_value(Type::Vector(result))));
         };
-        let (fragment, format) = self.payload(reader, &tile, shape, &result, schema, span)?;
+        let (fragment, format) = match self.unrounded(&tile, shape, &result) {
+            Some(fragment) if schema.is_none() => (fragment, None),
+            _ => self.payload(reader, &tile, shape, &result, schema, span)?,
+        };
         let (memory, payload) = (view_ty.element, result.element);
         let packed = payload.is_integer() && !role.is_accumulator();
         // Of a packed operand the elements of the view are the numbers themselves.

@@ -1,7 +1,7 @@
 //! `global.*`: constants are folded, read-only bytes are buffers, variables are refused.
 
 use crate::diag::{Built, refuse};
-use crate::ir::{Body, Span, ValueId};
+use crate::ir::{Body, Op, Span, ValueId};
 use crate::lex::Kind;
 use crate::ops::{Family, OpKind};
 use crate::reader::Reader;
@@ -158,7 +158,11 @@ impl<'m> Builder<'m> {
             }
         }
         let stores = body.ops().filter(|op| found && op.kind.family() == Family::Write);
-        match stores.into_iter().find(|op| op.operands.iter().any(|operand| read_only[operand.index()])) {
+        let written = |op: &Op| match op.kind {
+            OpKind::AsyncCopy { .. } => read_only[op.operands[1].index()],
+            _ => op.operands.iter().any(|operand| read_only[operand.index()]),
+        };
+        match stores.into_iter().find(|op| written(op)) {
             Some(op) => refuse(op.span, "this stores to read-only data (`global.rodata.def`)"),
             None => Ok(()),
         }

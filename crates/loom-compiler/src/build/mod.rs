@@ -354,9 +354,6 @@ impl<'m> Builder<'m> {
         match self.names.get(name) {
             Some(Binding::Value(value)) => Ok(*value),
             Some(Binding::Reported) => Err(Refusal::Reported),
-            Some(Binding::Async(_)) => {
-                refuse(span, format!("`%{name}` is a token of asynchronous copies; only kernel.async ops take it"))
-            }
             Some(Binding::Layout(_) | Binding::Encoding(_)) => {
                 refuse(span, format!("`%{name}` is a layout or encoding; expected a scalar, vector, buffer or view"))
             }

@@ -20,15 +20,6 @@ pub(crate) enum Layout {
     Strided(Vec<Dim>),
 }
 
-/// What stands for copies that have ended already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Async {
-    /// `kernel.async.token`.
-    Token,
-    /// `kernel.async.group`.
-    Group,
-}
-
 /// What only a check has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Host {
@@ -41,8 +32,6 @@ pub(crate) enum Host {
 pub(crate) enum Binding {
     Value(ValueId),
     Layout(Layout),
-    /// A token of an asynchronous copy, or a group of such.
-    Async(Async),
     Encoding(Rc<Encoding>),
     Host(Host),
     /// Its definition was refused, and that was reported.

@@ -202,7 +202,7 @@ impl<'m> Builder<'m> {
                 Binding::Value(value) => match self.ty(*value) {
                     Type::View(view) => view.dims.clone(),
                     Type::Vector(vector) => vector.dims.clone(),
-                    Type::Scalar(_) | Type::Buffer => Vec::new(),
+                    Type::Scalar(_) | Type::Buffer | Type::Async(_) => Vec::new(),
                 },
                 _ => Vec::new(),
             };

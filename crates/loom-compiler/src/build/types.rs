@@ -11,7 +11,7 @@ use crate::ir::{Span, ValueId};
 use crate::lex::Kind;
 use crate::ops::{Binary, OpKind};
 use crate::reader::{Reader, parse_float};
-use crate::types::{Dim, MAX_LANES, ScalarType, Type, VectorType, ViewType};
+use crate::types::{Async, Dim, MAX_LANES, ScalarType, Type, VectorType, ViewType};
 
 use super::Builder;
 use super::names::{Binding, Layout};
@@ -155,10 +155,14 @@ impl<'m> Builder<'m> {
         let Some(token) = reader.token() else {
             return reader.expected("a type");
         };
+        let word = reader.text(token);
+        if let Some(ty) = Async::from_name(word) {
+            reader.at += 1;
+            return Ok((Type::Async(ty), Layout::Dense));
+        }
         if token.kind != Kind::Word {
             return reader.expected("a type");
         }
-        let word = reader.text(token);
         if let Some(scalar) = ScalarType::from_name(word) {
             reader.at += 1;
             return Ok((Type::Scalar(scalar), Layout::Dense));
@@ -231,9 +235,7 @@ impl<'m> Builder<'m> {
             Some(Binding::Layout(layout)) => Ok(layout.clone()),
             Some(Binding::Encoding(encoding)) => Ok(encoding.layout()),
             Some(Binding::Reported) => Err(crate::diag::Refusal::Reported),
-            Some(Binding::Value(_) | Binding::Async(_) | Binding::Host(_)) => {
-                refuse(span, format!("`%{name}` is not a layout"))
-            }
+            Some(Binding::Value(_) | Binding::Host(_)) => refuse(span, format!("`%{name}` is not a layout")),
             None => refuse(span, format!("`%{name}` is not defined here")),
         }
     }

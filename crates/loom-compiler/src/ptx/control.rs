@@ -73,6 +73,7 @@ impl<'a> Emitter<'a> {
                 }
                 Ok(Home::Place(place))
             }
+            Type::Async(_) => self.refuse("copies carried through control flow"),
             Type::Scalar(_) | Type::Vector(_) => {
                 let Some(class) = self.class(value) else {
                     return self.refuse("a value without a type");

@@ -235,6 +235,36 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Lanes of f32 rounded to 16 bits by twos: the words that a product takes, and their halves for who asks for a lane. Nothing
+    /// where the target or the types have no such instruction.
+    pub(super) fn rounded_pairs(
+        &mut self,
+        from: ScalarType,
+        to: ScalarType,
+        lanes: &[Operand],
+    ) -> Option<Vec<Operand>> {
+        let has = from == ScalarType::F32 && matches!(to, ScalarType::F16 | ScalarType::BF16);
+        if !has || !lanes.len().is_multiple_of(2) || !self.may(80, (7, 0)) {
+            return None;
+        }
+        let mut halves = Vec::with_capacity(lanes.len());
+        for pair in lanes.chunks_exact(2) {
+            // Slots without data.
+            if pair.iter().all(|lane| lane.bits() == Some(0)) {
+                halves.extend([Operand::Bits(Class::Half, 0); 2]);
+                continue;
+            }
+            let [low, high] = [pair[0], pair[1]].map(|lane| self.in_register(lane));
+            let word = self.text.reg(Class::Word);
+            self.text.raw(&format!("cvt.rn.{to}x2.f32 {word}, {high}, {low}"));
+            let [low, high] = [(); 2].map(|()| self.text.reg(Class::Half));
+            self.text.raw(&format!("mov.b32 {{{low}, {high}}}, {word}"));
+            self.words.insert((low, high), word);
+            halves.extend([low, high].map(Operand::from));
+        }
+        Some(halves)
+    }
+
     /// Lanes of type `ty` end to end in 32-bit words, lane 0 lowest; zeros behind the last.
     pub(super) fn pack(&mut self, ty: ScalarType, lanes: &[Operand]) -> Vec<Operand> {
         let mut words = Vec::new();
@@ -247,6 +277,12 @@ impl Emitter<'_> {
             32 => words.extend_from_slice(lanes),
             16 if class_of(ty) == Class::Half => {
                 for pair in lanes.chunks(2) {
+                    if let [Operand::Reg(low), Operand::Reg(high)] = pair
+                        && let Some(word) = self.words.get(&(*low, *high))
+                    {
+                        words.push((*word).into());
+                        continue;
+                    }
                     let low = self.in_register(pair[0]);
                     let high = self.in_register(pair.get(1).copied().unwrap_or(Operand::Bits(Class::Half, 0)));
                     let word = self.text.reg(Class::Word);

@@ -65,6 +65,10 @@ pub(super) struct Emitter<'a> {
     pub(super) tensor: bool,
     /// Whether a lane then has a stretch of an operand's depth: nothing asks in which lane an element lies.
     pub(super) stretched: bool,
+    /// By value: whether a product by instructions takes it for an operand.
+    multiplied: Vec<bool>,
+    /// The words that two halves, the lower one first, are the parts of.
+    pub(super) words: HashMap<(Reg, Reg), Reg>,
     /// Who takes part in exchanges.
     pub(super) mask: Mask,
     /// Widened and narrowed registers, by block: what was computed in a block is gone behind it.
@@ -93,6 +97,8 @@ impl<'a> Emitter<'a> {
             lengths: options.checked || body.ops().any(|op| op.kind == OpKind::BufferLength),
             tensor: false,
             stretched: false,
+            multiplied: vec![false; body.values.len()],
+            words: HashMap::new(),
             mask: Mask::FULL,
             memo: vec![HashMap::new()],
             needs: Needs { target: Sm::LEAST, version: (6, 3) },
@@ -104,6 +110,9 @@ impl<'a> Emitter<'a> {
         };
         let has = options.target.architecture >= 80 && options.version >= (7, 0);
         emitter.tensor = has && super::tensor::may_lay_out(kernel, &emitter.varies);
+        for op in body.ops().filter(|op| emitter.tensor && matches!(op.kind, OpKind::Mma(_))) {
+            op.operands[..2].iter().for_each(|operand| emitter.multiplied[operand.index()] = true);
+        }
         emitter.stretched = !body.ops().any(|op| matches!(op.kind, OpKind::FragmentRepack { .. }));
         if kernel.subgroup_size != 32 {
             let size = kernel.subgroup_size;
@@ -645,6 +654,7 @@ impl<'a> Emitter<'a> {
             | OpKind::GatherMask
             | OpKind::Scatter
             | OpKind::ScatterMask => self.memory_op(op),
+            OpKind::AsyncCopy { .. } | OpKind::AsyncGroup | OpKind::AsyncWait { .. } => self.asynchronous(op),
             OpKind::FragmentLabel(..)
             | OpKind::FragmentLoad(_)
             | OpKind::FragmentStore(_)
@@ -691,6 +701,13 @@ impl<'a> Emitter<'a> {
         let mut operands = Vec::with_capacity(3);
         for operand in &op.operands {
             operands.push(self.lanes(*operand)?);
+        }
+        if element == Element::Convert(Convert::TruncF)
+            && self.multiplied[result.index()]
+            && let Some(lanes) = self.rounded_pairs(from, to, &operands[0])
+        {
+            self.set_lanes(result, lanes);
+            return Ok(());
         }
         let divisor = op.operands.get(1).map(|divisor| self.facts(*divisor));
         let mut lanes = Vec::new();

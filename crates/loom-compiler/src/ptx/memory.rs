@@ -185,7 +185,7 @@ impl Place {
     }
 
     /// The power of two that divides the address, `more` bytes on.
-    fn align_at(&self, more: i64) -> u64 {
+    pub(super) fn align_at(&self, more: i64) -> u64 {
         self.align.min(power_of_two(self.constant.wrapping_add(more).unsigned_abs()))
     }
 }
@@ -374,10 +374,12 @@ impl Emitter<'_> {
         self.make(Class::Long, "mad.lo.s64", &[index, unit, so_far])
     }
 
-    fn view_type(&self, view: ValueId) -> Result<ViewType> {
+    pub(super) fn view_type(&self, view: ValueId) -> Result<ViewType> {
         match self.body.ty(view) {
             Type::View(ty) => Ok(ty.clone()),
-            Type::Scalar(_) | Type::Vector(_) | Type::Buffer => self.refuse("an access to something that is no view"),
+            Type::Scalar(_) | Type::Vector(_) | Type::Buffer | Type::Async(_) => {
+                self.refuse("an access to something that is no view")
+            }
         }
     }
 
@@ -427,9 +429,14 @@ impl Emitter<'_> {
             return Ok(vec![first]);
         };
         let ty = self.view_type(view)?;
-        let strides = &ty.strides[ty.strides.len().saturating_sub(vector.dims.len())..];
+        self.trailing_places(first, &ty, &vector.dims)
+    }
+
+    /// Where the elements of `dims`, along the last axes of a view, lie from `first` on, row-major.
+    pub(super) fn trailing_places(&mut self, first: Place, ty: &ViewType, dims: &[Dim]) -> Result<Vec<Place>> {
+        let strides = &ty.strides[ty.strides.len().saturating_sub(dims.len())..];
         let mut all = vec![first];
-        for (&dim, &stride) in vector.dims.iter().zip(strides) {
+        for (&dim, &stride) in dims.iter().zip(strides) {
             let extent = dim.constant().unwrap_or(1);
             let (unit, multiple) = self.unit(stride, ty.element.bytes())?;
             let mut next = Vec::with_capacity(all.len() * extent as usize);
@@ -561,7 +568,7 @@ impl Emitter<'_> {
     }
 
     /// How many lanes from `at` on are one access, and its bytes.
-    fn chunk(&self, places: &[Place], at: usize, size: u64) -> usize {
+    pub(super) fn chunk(&self, places: &[Place], at: usize, size: u64) -> usize {
         let first = &places[at];
         let side_by_side = |(count, place): (usize, &Place)| {
             place.base == first.base
@@ -577,7 +584,7 @@ impl Emitter<'_> {
         count
     }
 
-    fn guard(fits: Option<Operand>, this: &mut Self) -> String {
+    pub(super) fn guard(fits: Option<Operand>, this: &mut Self) -> String {
         fits.map_or(String::new(), |fits| format!("@{} ", this.in_register(fits)))
     }
 

@@ -10,6 +10,7 @@
 //! - Results are those of `eval`, bit for bit, but for the payload of a NaN and for the few functions that the standard library
 //!   computes on the CPU (`expand` names them), and for products of floats on tensor cores (`tensor`). Nothing is flushed to zero,
 //!   fused or approximated.
+//! - An asynchronous copy is one (`cp.async`) where the target has it, and accesses are not checked; else it is made at once.
 //! - A subgroup is a warp. Who takes part in an exchange is followed through branches and loops as the interpreter defines it.
 //! - Pointers are 64 bits; an `index` is held in 32 where facts prove that it fits.
 //! - Elements of memory are assumed to lie on multiples of their size, and buffers to start on [`BUFFER_ALIGN`].
@@ -21,6 +22,7 @@ mod atomic;
 mod collective;
 mod control;
 mod convert;
+mod copy;
 mod emitter;
 mod fault;
 mod fragment;
@@ -31,6 +33,7 @@ mod vector;
 
 pub use fault::{FAULT_BYTES, Fault, Site, SiteKind};
 
+use crate::copies;
 use crate::ir::{Kernel, Parameter, SourceDigest, Span};
 use crate::launch::LaunchProgram;
 use crate::types::ScalarType;
@@ -194,6 +197,9 @@ pub struct Unsupported {
 /// # Errors
 /// Subgroups of 64, and ops that the target does not have; see [`Unsupported`].
 pub fn emit(kernel: &Kernel, source: &str, options: &Options) -> Result<Image, Unsupported> {
+    let flies = options.target.architecture >= 80 && options.version >= (7, 0) && !options.checked;
+    let copied = if flies { copies::in_flight(kernel) } else { copies::at_once(kernel) };
+    let kernel = copied.as_ref().unwrap_or(kernel);
     // Accesses name their storage here as in a tile program.
     let settled = crate::tile::settle(kernel).map_err(|crate::tile::Unsupported { kernel, what, span }| {
         Unsupported { kernel, what, target: options.target, span }

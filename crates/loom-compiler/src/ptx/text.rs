@@ -187,6 +187,14 @@ impl Text {
         self.comment = Some(words);
     }
 
+    /// A line of its own that only says something, behind the one that says what it is of.
+    pub(super) fn note(&mut self, words: &str) {
+        if let Some(of) = self.comment.take() {
+            let _ = writeln!(self.lines, "    // {of}");
+        }
+        let _ = writeln!(self.lines, "    // {words}");
+    }
+
     fn count(&mut self) {
         self.instructions += 1;
         if let Some(words) = self.comment.take() {

@@ -703,6 +703,9 @@ impl<'a> Compiler<'a> {
             OpKind::StoreMask => self.store_mask(op),
             OpKind::Gather | OpKind::GatherMask => self.gather(op),
             OpKind::Scatter | OpKind::ScatterMask => self.scatter(op),
+            OpKind::AsyncCopy { .. } | OpKind::AsyncGroup | OpKind::AsyncWait { .. } => {
+                self.unsupported("a copy that was not made at once")
+            }
             OpKind::BufferLength => self.buffer_length(op),
             OpKind::If => {
                 let condition = self.lane(op.operands[0])?;
@@ -904,7 +907,7 @@ impl<'a> Compiler<'a> {
         let Some(ty) = (match self.body.ty(result) {
             Type::Scalar(ty) => Some(*ty),
             Type::Vector(vector) => Some(vector.element),
-            Type::Buffer | Type::View(_) => None,
+            Type::Buffer | Type::View(_) | Type::Async(_) => None,
         }) else {
             return self.unsupported("scf.select of buffers or views");
         };

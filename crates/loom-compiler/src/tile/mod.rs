@@ -20,6 +20,7 @@ pub(crate) use places::settle;
 pub use program::*;
 pub(crate) use uniform::varying_in_subgroup;
 
+use crate::copies;
 use crate::ir::{Kernel, Parameter, SourceDigest, Span};
 use crate::launch::LaunchProgram;
 use crate::ops::Atomic;
@@ -111,6 +112,8 @@ pub struct Unsupported {
 
 /// Compiles `kernel` for the tile executor.
 pub fn compile(kernel: &Kernel) -> Result<CpuImage, Unsupported> {
+    let made = copies::at_once(kernel);
+    let kernel = made.as_ref().unwrap_or(kernel);
     let settled = places::settle(kernel)?;
     let kernel = settled.as_ref().unwrap_or(kernel);
     let gathered = butterfly::gather(kernel);

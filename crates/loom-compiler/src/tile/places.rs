@@ -476,7 +476,11 @@ impl Settler {
                 Some(byte) => self.emit(ops, OpKind::BufferView, &[root, byte], ty, span)?,
                 None => root,
             };
-            return self.push(ops, op);
+            // A copy has two places.
+            return match op.operands.iter().position(|operand| self.places.is_loose(*operand)) {
+                Some(at) => self.told_apart(ops, op, at),
+                None => self.push(ops, op),
+            };
         };
         let (low, high) = roots.split_at(roots.len() / 2);
         let middle = self.index(first + low.len());

@@ -90,7 +90,7 @@ impl Compiler<'_> {
         let ty = match self.body.ty(value) {
             Type::Scalar(ty) => *ty,
             Type::Vector(vector) => vector.element,
-            Type::Buffer | Type::View(_) => {
+            Type::Buffer | Type::View(_) | Type::Async(_) => {
                 return self.unsupported("a buffer or view carried through control flow");
             }
         };

@@ -49,7 +49,7 @@ impl<'a> Compiler<'a> {
     pub(super) fn view_type(&self, view: ValueId) -> Result<&'a ViewType> {
         match self.body.ty(view) {
             Type::View(ty) => Ok(ty),
-            Type::Scalar(_) | Type::Vector(_) | Type::Buffer => {
+            Type::Scalar(_) | Type::Vector(_) | Type::Buffer | Type::Async(_) => {
                 self.unsupported("an access to something that is no view")
             }
         }
@@ -118,7 +118,7 @@ impl<'a> Compiler<'a> {
     fn vector_dims(&self, value: ValueId) -> Vec<Dim> {
         match self.body.ty(value) {
             Type::Vector(ty) => ty.dims.clone(),
-            Type::Scalar(_) | Type::Buffer | Type::View(_) => Vec::new(),
+            Type::Scalar(_) | Type::Buffer | Type::View(_) | Type::Async(_) => Vec::new(),
         }
     }
 
