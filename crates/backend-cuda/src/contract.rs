@@ -9,19 +9,17 @@
 //! - K is cut as [`SUMS`] says, then come bias and activation. The number of rows chooses how many share a workgroup, and never
 //!   the order of a sum.
 //! - Rows are seats by positions. Operands are found where they lie, so a convolution's patches are never written out.
-//! - Not here: what goes on with the sums in the same kernel (`cell`); tensor cores, and operands of fewer than 32 bits.
+//! - Not here: launch, operands and results (`writer`); what goes on with the sums in the same kernel (`cell`); tensor cores, and operands of fewer than 32 bits.
 
 pub(crate) mod cell;
 
 use self::cell::Cell;
+use crate::writer::{Extent, Hand, LANES, Terms, Writer, line};
 use lanes_core::device::Sums;
-use lanes_core::plan::{Activation, Contraction, Term};
+use lanes_core::plan::Contraction;
 use std::borrow::Cow;
 use std::fmt::Write;
-use std::ops::Range;
-
-/// Work-items of a subgroup.
-const LANES: usize = 32;
+use std::ops::{Deref, DerefMut, Range};
 
 /// The most columns of a work-item.
 const COLUMNS_MAX: usize = 4;
@@ -103,55 +101,42 @@ pub(crate) fn text(
     tile: Tile,
     max_seats: usize,
     cell: Option<Cell<'_>>,
+    hands: &[Hand],
 ) -> Option<String> {
-    let (steps, result) =
-        activated(contraction.activation, if contraction.bias.is_some() { "%biased" } else { "%sum" })?;
-    let mut text = Text {
-        contraction,
-        seat_elements,
-        out_seat_elements,
-        tile,
-        max_seats,
-        cut: SUMS.cut(contraction.k()),
-        cell,
-        text: String::new(),
-    };
+    let writer = Writer { contraction, seat_elements, out_seat_elements, max_seats, cell, hands, text: String::new() };
+    let mut text = Text { writer, tile, cut: SUMS.cut(contraction.k()) };
     text.head();
     text.chunk();
-    match cell {
-        Some(cell) => text.meet_in_units(cell),
-        None => text.meet(&steps, &result),
-    }
-    Some(text.text)
+    text.hold();
+    let (chunks, view) = (text.cut[0], text.sums());
+    let extent = text.extent();
+    text.writer.meet(extent, &Text::sum(chunks, &view))?;
+    Some(text.writer.text)
 }
 
 /// A text being written.
 struct Text<'a> {
-    contraction: &'a Contraction,
-    seat_elements: &'a [usize],
-    out_seat_elements: usize,
+    writer: Writer<'a>,
     tile: Tile,
-    max_seats: usize,
     /// Chunks, blocks of a chunk, terms of a block.
     cut: [usize; 3],
-    cell: Option<Cell<'a>>,
-    text: String,
 }
 
-/// A line of a [`Text`].
-macro_rules! line {
-    ($to:expr, $($what:tt)*) => {{
-        let text = &mut $to.text;
-        // Writing to a string does not fail.
-        let _ = writeln!(text, $($what)*);
-    }};
+impl<'a> Deref for Text<'a> {
+    type Target = Writer<'a>;
+
+    fn deref(&self) -> &Writer<'a> {
+        &self.writer
+    }
+}
+
+impl<'a> DerefMut for Text<'a> {
+    fn deref_mut(&mut self) -> &mut Writer<'a> {
+        &mut self.writer
+    }
 }
 
 impl Text<'_> {
-    fn index(&mut self, name: &str, value: usize) {
-        line!(self, "  %{name} = index.constant {value} : index");
-    }
-
     /// Elements between the rows of the operands in workgroup memory: 16 bytes more than the rows, where that keeps rows apart
     /// that would meet in a bank.
     fn pitch(&self) -> usize {
@@ -173,53 +158,21 @@ impl Text<'_> {
         format!("view<{}x{}x{}x{}xf32>", self.cut[0], self.tile.rows, self.tile.columns, self.apart())
     }
 
-    /// The elements of a storage that `last` is the end of, for a seat or for all.
-    fn length(&mut self, name: &str, elements: usize, last: usize) {
-        let (count, each) = if elements == 0 { ("one", last) } else { ("seats", elements) };
-        line!(self, "  %{name}each = index.constant {each} : index");
-        line!(self, "  %{name}length = index.mul %{count}, %{name}each : index");
+    fn extent(&self) -> Extent {
+        Extent { rows: self.tile.rows, columns: self.width(), items: self.cut[0] * LANES, together: 1 }
     }
 
     /// Launch, views, and what a work-item is.
     fn head(&mut self) {
-        let Contraction { terms, bias, positions, n, out_offset, out_position_stride, .. } = self.contraction;
+        let Contraction { terms, n, .. } = self.contraction;
         let [chunks, _, block] = self.cut;
-        let (rows, pitch, k, size) = (self.tile.rows, self.pitch(), self.contraction.k(), chunks * LANES);
+        let (rows, pitch, k) = (self.tile.rows, self.pitch(), self.contraction.k());
         let [k_packed, columns] = packed(k, *n);
-        line!(self, "kernel.def export(\"contract\") @contract(%seats: index) {{");
+        let extent = self.extent();
+        let lefts: Vec<String> = (0..terms.len()).map(|at| format!("left{at}")).collect();
+        self.begin(extent, &lefts);
         for (name, value) in [
-            ("one", 1),
-            ("positions", *positions),
-            ("less", rows - 1),
-            ("together", rows),
-            ("across", n.div_ceil(self.width())),
-            ("size", size),
-        ] {
-            self.index(name, value);
-        }
-        line!(self, "  %rows = index.mul %seats, %positions : index");
-        line!(self, "  %padded = index.add %rows, %less : index");
-        line!(self, "  %down = index.div %padded, %together : index");
-        line!(
-            self,
-            "  kernel.launch.config workgroups(%down, %across, %one) workgroup_size(%size, %one, %one) : index"
-        );
-        let lefts: String = (0..terms.len()).map(|at| format!("%left{at}: buffer, ")).collect();
-        let bias_argument = if bias.is_some() { "%bias: buffer, " } else { "" };
-        let more = self.cell_arguments();
-        line!(self, "}} launch(%given: index, {lefts}%weights: buffer, {bias_argument}%out: buffer{more}) {{");
-        // So that rows and what they begin at are counted in 32 bits where that is enough.
-        line!(self, "  %seats = index.assume %given [range(%given, 1, {})] : index", self.max_seats);
-        line!(self, "  %start = index.constant 0 : offset");
-        for (name, value) in [
-            ("zero", 0),
-            ("one", 1),
-            ("positions", *positions),
-            ("width", self.width()),
-            ("lanes", LANES),
             ("each", self.tile.columns),
-            ("together", rows),
-            ("columns", *n),
             ("lastcolumn", columns - self.tile.columns),
             ("depth", k),
             ("lastk", k - 1),
@@ -227,30 +180,12 @@ impl Text<'_> {
         ] {
             self.index(name, value);
         }
-        line!(self, "  %nothing = scalar.constant 0.0 : f32");
-        line!(self, "  %rows = index.mul %seats, %positions : index");
-        line!(self, "  %lastrow = index.sub %rows, %one : index");
-        line!(self, "  %lane = kernel.subgroup.lane.id : index");
-        line!(self, "  %chunk = kernel.subgroup.id : index");
-        line!(self, "  %down = kernel.workgroup.id<x> : index");
-        line!(self, "  %across = kernel.workgroup.id<y> : index");
-        line!(self, "  %firstrow = index.mul %down, %together : index");
-        line!(self, "  %firstcolumn = index.mul %across, %width : index");
         line!(self, "  %ahead = index.mul %lane, %each : index");
         line!(self, "  %column = index.add %firstcolumn, %ahead : index");
-        line!(self, "  %firstk = index.mul %chunk, %chunklength : index");
-        for (at, term) in terms.iter().enumerate() {
-            self.length(&format!("left{at}"), self.seat_elements[at], last(term, *positions));
-            line!(self, "  %view{at} = buffer.view %left{at}[%start] : buffer -> view<[%left{at}length]xf32>");
-        }
-        let out_last = out_offset + positions.saturating_sub(1) * step(*positions, *out_position_stride) + n;
-        self.length("out", self.out_seat_elements, out_last);
-        line!(self, "  %result = buffer.view %out[%start] : buffer -> view<[%outlength]xf32>");
+        line!(self, "  %firstk = index.mul %subgroup, %chunklength : index");
+        self.term_views();
+        self.result_views();
         line!(self, "  %w = buffer.view %weights[%start] : buffer -> view<{k_packed}x{columns}xf32>");
-        if bias.is_some() {
-            line!(self, "  %b = buffer.view %bias[%start] : buffer -> view<{n}xf32>");
-        }
-        self.cell_views();
         let bytes = (chunks * block * pitch).max(chunks * rows * self.tile.columns * self.apart()) * 4;
         line!(self, "  %bytes = index.constant {bytes} : offset");
         line!(self, "  %memory = buffer.alloca<workgroup> align(16) %bytes : buffer");
@@ -296,7 +231,7 @@ impl Text<'_> {
                 self.weights(next.clone());
             }
             for i in group.clone() {
-                line!(self, "  %x{i} = vector.load %xs[%chunk, %i{i}, %zero] : {view} -> {ty}");
+                line!(self, "  %x{i} = vector.load %xs[%subgroup, %i{i}, %zero] : {view} -> {ty}");
                 for c in 0..each {
                     let before = if i == 0 { format!("before{c}") } else { format!("acc{c}_{}", i - 1) };
                     line!(self, "  %ws{i}_{c} = vector.splat %w{i}_{c} : {ty}");
@@ -343,7 +278,7 @@ impl Text<'_> {
         // Where blocks lie in one term each, the whole subgroup goes one way, and loads do not wait for each other.
         let is_apart = filled.iter().all(|&at| ends[at].is_multiple_of(block) || ends[at] == end);
         if !is_apart || filled.len() == 1 {
-            return self.staged(0, 0, false, has_rest);
+            return self.staged(0, 0, Terms::But(&[]), has_rest);
         }
         for (order, &at) in filled.iter().enumerate() {
             let is_last = order + 1 == filled.len();
@@ -352,7 +287,7 @@ impl Text<'_> {
                 line!(self, "  %here{at} = index.cmp ult, %kstart, %end{at} : index");
                 line!(self, "  scf.if %here{at} {{");
             }
-            self.staged(at, ends[at] - self.contraction.terms[at].k(), true, has_rest);
+            self.staged(at, ends[at] - self.contraction.terms[at].k(), Terms::Alone, has_rest);
             if !is_last {
                 line!(self, "  }} else {{");
             }
@@ -362,8 +297,8 @@ impl Text<'_> {
         }
     }
 
-    /// Operands of a block that lie in terms from `at` on, or `alone` in that one: all loads, and then all stores.
-    fn staged(&mut self, at: usize, done: usize, alone: bool, has_rest: bool) {
+    /// Operands of a block that lie in `terms` from `at` on: all loads, and then all stores.
+    fn staged(&mut self, at: usize, done: usize, terms: Terms<'_>, has_rest: bool) {
         let [chunks, _, block] = self.cut;
         let (all, pitch) = (block * self.tile.rows, self.pitch());
         let view = format!("view<{chunks}x{block}x{pitch}xf32>");
@@ -392,70 +327,16 @@ impl Text<'_> {
             if has_rest {
                 line!(self, "  %is{j} = index.cmp ult, %kk{j}u, %depth : index");
                 line!(self, "  %kk{j} = index.min %kk{j}u, %lastk : index");
-                self.operand(j, at, done, alone, "");
+                self.operand(&j.to_string(), at, done, terms, "", 1);
                 line!(self, "  %v{j} = scf.select %is{j}, %o{j}, %nothing : f32");
             } else {
                 line!(self, "  %kk{j} = index.add %kk{j}u, %zero : index");
-                self.operand(j, at, done, alone, "");
+                self.operand(&j.to_string(), at, done, terms, "", 1);
             }
         }
         for j in 0..loads {
             let value = if has_rest { "v" } else { "o" };
-            line!(self, "  view.store %{value}{j}, %xs[%chunk, %c{j}, %r{j}] : f32, {view}");
-        }
-    }
-
-    /// `%o{j}{deep}`: operand `%kk{j}` of row `%row{j}`, of a term from `at` on, or of that term
-    /// where it is `alone`; terms before have `done` of k.
-    fn operand(&mut self, j: usize, at: usize, done: usize, alone: bool, deep: &str) {
-        let term = &self.contraction.terms[at];
-        let end = done + term.k();
-        if term.k() == 0 {
-            return self.operand(j, at + 1, done, alone, deep);
-        }
-        let is_last = alone || self.contraction.terms[at + 1..].iter().all(|term| term.k() == 0);
-        let name = format!("{j}_{at}");
-        if !is_last {
-            self.index(&format!("end{name}"), end);
-            line!(self, "  %here{name} = index.cmp ult, %kk{j}, %end{name} : index");
-            line!(self, "  %o{j}{deep} = scf.if %here{name} -> (f32) {{");
-        }
-        let positions = self.contraction.positions;
-        for (part, value) in [
-            ("elements", self.seat_elements[at]),
-            ("offset", term.offset),
-            ("ofposition", step(positions, term.position_stride)),
-            ("done", done),
-            ("taplength", term.tap_len),
-            ("oftap", step(term.taps, term.tap_stride)),
-        ] {
-            self.index(&format!("{part}{name}"), value);
-        }
-        line!(self, "  %seat{name} = index.div %row{j}, %positions : index");
-        line!(self, "  %position{name} = index.rem %row{j}, %positions : index");
-        line!(self, "  %s{name} = index.mul %seat{name}, %elements{name} : index");
-        line!(self, "  %p{name} = index.mul %position{name}, %ofposition{name} : index");
-        line!(self, "  %kt{name} = index.sub %kk{j}, %done{name} : index");
-        if term.taps > 1 {
-            line!(self, "  %tap{name} = index.div %kt{name}, %taplength{name} : index");
-            line!(self, "  %in{name} = index.rem %kt{name}, %taplength{name} : index");
-            line!(self, "  %t{name} = index.mul %tap{name}, %oftap{name} : index");
-            line!(self, "  %within{name} = index.add %t{name}, %in{name} : index");
-        } else {
-            line!(self, "  %within{name} = index.add %kt{name}, %zero : index");
-        }
-        line!(self, "  %a{name} = index.add %s{name}, %offset{name} : index");
-        line!(self, "  %b{name} = index.add %a{name}, %p{name} : index");
-        line!(self, "  %from{name} = index.add %b{name}, %within{name} : index");
-        let value = if is_last { format!("o{j}{deep}") } else { format!("load{name}") };
-        line!(self, "  %{value} = view.load %view{at}[%from{name}] : view<[%left{at}length]xf32> -> f32");
-        if !is_last {
-            line!(self, "  scf.yield %load{name} : f32");
-            line!(self, "  }} else {{");
-            let deeper = format!("{deep}n");
-            self.operand(j, at + 1, end, alone, &deeper);
-            line!(self, "  scf.yield %o{j}{deeper} : f32");
-            line!(self, "  }}");
+            line!(self, "  view.store %{value}{j}, %xs[%subgroup, %c{j}, %r{j}] : f32, {view}");
         }
     }
 
@@ -469,111 +350,45 @@ impl Text<'_> {
             for r in 0..rows {
                 self.index(&format!("held{c}row{r}"), r);
                 line!(self, "  %held{c}_{r} = vector.extract %acc{c}[{r}] : vector<{rows}xf32> -> f32");
-                line!(self, "  view.store %held{c}_{r}, %sums[%chunk, %held{c}row{r}, %held{c}, %lane] : f32, {view}");
+                line!(
+                    self,
+                    "  view.store %held{c}_{r}, %sums[%subgroup, %held{c}row{r}, %held{c}, %lane] : f32, {view}"
+                );
             }
         }
         line!(self, "  kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
     }
 
-    /// The chunks' sums added, and what is done with the result: `steps` make `result` of `%sum` or `%biased`.
-    fn meet(&mut self, steps: &str, result: &str) {
-        let Contraction { bias, positions, n, out_offset, out_position_stride, .. } = self.contraction;
-        let [chunks, ..] = self.cut;
-        let (rows, size) = (self.tile.rows, chunks * LANES);
-        let view = self.sums();
-        self.hold();
-        for (name, value) in [
-            ("all", rows * self.width()),
-            ("size", size),
-            ("outelements", self.out_seat_elements),
-            ("outoffset", *out_offset),
-            ("outstride", step(*positions, *out_position_stride)),
-        ] {
-            self.index(name, value);
-        }
-        line!(self, "  %mine = index.mul %chunk, %lanes : index");
-        line!(self, "  %item = index.add %mine, %lane : index");
-        line!(self, "  scf.for %e = [%item to %all step %size] {{");
-        line!(self, "    %r = index.div %e, %width : index");
-        line!(self, "    %l = index.rem %e, %width : index");
-        line!(self, "    %c = index.rem %l, %each : index");
-        line!(self, "    %ofl = index.div %l, %each : index");
-        line!(self, "    %row = index.add %firstrow, %r : index");
-        line!(self, "    %to = index.add %firstcolumn, %l : index");
-        line!(self, "    %isrow = index.cmp ult, %row, %rows : index");
-        line!(self, "    %iscolumn = index.cmp ult, %to, %columns : index");
-        line!(self, "    %live = scalar.andi %isrow, %iscolumn : i1");
-        line!(self, "    scf.if %live {{");
-        for chunk in 0..chunks {
-            self.index(&format!("chunk{chunk}"), chunk);
-            let of = if chunks == 1 { "sum".to_owned() } else { format!("of{chunk}") };
-            line!(self, "      %{of} = view.load %sums[%chunk{chunk}, %r, %c, %ofl] : {view} -> f32");
-            if chunk > 0 {
-                let before = if chunk == 1 { "of0".to_owned() } else { format!("sum{}", chunk - 1) };
-                let sum = if chunk + 1 == chunks { "sum".to_owned() } else { format!("sum{chunk}") };
-                line!(self, "      %{sum} = scalar.addf %{before}, %of{chunk} : f32");
+    /// A [`Summed`](crate::writer::Summed) of one column: those of the chunks added, ascending.
+    fn sum(chunks: usize, view: &str) -> impl Fn(&mut Writer<'_>, &str, &str, usize) -> String {
+        move |writer, column, of, _| {
+            line!(writer, "      %c{of} = index.rem {column}, %each : index");
+            line!(writer, "      %ofl{of} = index.div {column}, %each : index");
+            let mut sum = String::new();
+            for chunk in 0..chunks {
+                writer.index(&format!("chunk{chunk}of{of}"), chunk);
+                let part = format!("%part{chunk}of{of}");
+                line!(
+                    writer,
+                    "      {part} = view.load %sums[%chunk{chunk}of{of}, %r, %c{of}, %ofl{of}] : {view} -> f32"
+                );
+                sum = if chunk == 0 {
+                    part
+                } else {
+                    line!(writer, "      %sum{chunk}of{of} = scalar.addf {sum}, {part} : f32");
+                    format!("%sum{chunk}of{of}")
+                };
             }
+            sum
         }
-        if bias.is_some() {
-            line!(self, "      %plus = view.load %b[%to] : view<{n}xf32> -> f32");
-            line!(self, "      %biased = scalar.addf %sum, %plus : f32");
-        }
-        self.text.push_str(steps);
-        line!(self, "      %seat = index.div %row, %positions : index");
-        line!(self, "      %position = index.rem %row, %positions : index");
-        line!(self, "      %outseat = index.mul %seat, %outelements : index");
-        line!(self, "      %outposition = index.mul %position, %outstride : index");
-        line!(self, "      %at1 = index.add %outseat, %outoffset : index");
-        line!(self, "      %at2 = index.add %at1, %outposition : index");
-        line!(self, "      %into = index.add %at2, %to : index");
-        line!(self, "      view.store {result}, %result[%into] : f32, view<[%outlength]xf32>");
-        line!(self, "    }}");
-        line!(self, "  }}");
-        line!(self, "  kernel.return");
-        line!(self, "}}");
     }
-}
-
-/// One past the last element of a storage that all seats share which `term` reads.
-pub(crate) fn last(term: &Term, positions: usize) -> usize {
-    term.offset
-        + positions.saturating_sub(1) * step(positions, term.position_stride)
-        + term.taps.saturating_sub(1) * step(term.taps, term.tap_stride)
-        + term.tap_len
-}
-
-/// The distance of one of `count` to the next: nothing where there is no next, whatever the plan says.
-pub(crate) fn step(count: usize, stride: usize) -> usize {
-    if count > 1 { stride } else { 0 }
-}
-
-/// What applies `activation` to `%x`, and what the result is called.
-pub(crate) fn activated(activation: Activation, x: &str) -> Option<(String, String)> {
-    let logistic = |of: &str| {
-        format!(
-            "    %unit = scalar.constant 1.0 : f32\n    %minus = scalar.negf {x} : f32\n    %e = scalar.expf %minus : f32\n    \
-             %d = scalar.addf %unit, %e : f32\n    %y = scalar.divf {of}, %d : f32\n"
-        )
-    };
-    let steps = match activation {
-        Activation::None => return Some((String::new(), x.to_owned())),
-        Activation::Relu => {
-            format!("    %low = scalar.cmpf ole, {x}, %nothing : f32\n    %y = scf.select %low, %nothing, {x} : f32\n")
-        }
-        Activation::Sigmoid => logistic("%unit"),
-        Activation::Tanh => format!("    %y = scalar.tanhf {x} : f32\n"),
-        Activation::Silu => logistic(x),
-        // The enum may grow.
-        _ => return None,
-    };
-    Some((steps, "%y".to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::image::{self, Takes};
-    use lanes_core::plan::{Precision, StorageId, Term};
+    use lanes_core::plan::{Activation, Precision, StorageId, Term};
     use loom_compiler::ptx::Sm;
 
     /// Every activation, with and without a bias, shared and per-seat operands: the text compiles, for the oldest GPU too.
@@ -606,7 +421,7 @@ mod tests {
                 for (target, rows, columns) in [(Sm::LEAST, 1, 1), (Sm::new(90), 2, 1), (Sm::new(90), 16, 1)] {
                     let tile = Tile { rows, columns };
                     let takes = Takes { target, version: (8, 0), shared_bytes_max: 48 << 10 };
-                    let text = text(&contraction, &[40, 0], 30, tile, 12, None).expect("the activation is known");
+                    let text = text(&contraction, &[40, 0], 30, tile, 12, None, &[]).expect("the activation is known");
                     let origin = image::text("contract.loom", text, "contract");
                     let image =
                         image::of_text(&origin, "node", false, &takes).unwrap_or_else(|error| panic!("{error}"));
@@ -726,7 +541,8 @@ mod tests {
                 expected[seat * out_len + 1 + position * 150 + column] = (sum + bias[column]).max(0.0);
             }
             for &(rows, columns) in tiles {
-                let text = text(&contraction, &[own_len, 0], out_len, Tile { rows, columns }, 5, None).expect("a text");
+                let text =
+                    text(&contraction, &[own_len, 0], out_len, Tile { rows, columns }, 5, None, &[]).expect("a text");
                 let module = image::text("contract.loom", text, "contract").module().expect("it parses");
                 let kernel = module.specialise("contract", &Default::default()).expect("it verifies");
                 let geometry = kernel.launch.geometry(&[seats as u64]).expect("a geometry");

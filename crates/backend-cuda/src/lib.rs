@@ -51,6 +51,7 @@ mod slot;
 mod steps;
 mod sys;
 mod weights;
+mod writer;
 
 pub use device::{CudaDevice, CudaOptions, device_capabilities, device_count, devices};
 pub use steps::outline;

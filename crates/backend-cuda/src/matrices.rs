@@ -2,77 +2,82 @@
 //! whatever the number of rows.
 //!
 //! ```text
-//! weights [n, k], tiles of 16×32 in one piece ──> fragment lhs ─┐
-//! rows, rounded ──> workgroup memory [row, k] ──> fragment rhs ─┴─> sums [n, row] ──> workgroup memory ──> bias, activation, store
+//! pack:      terms of each row ──rounded──> [row, k]: rows
+//! contract:  weights [column, k] ─┐ by stages, ring in     ┌─> fragments lhs ─┐
+//!            rows       [row, k] ─┘ workgroup memory ──────┴─> fragments rhs ─┴─> sums [column, row] ──> bias, activation, store
 //! ```
 //!
 //! - The weights are the left operand: the side of 16, filled from one row up. Rows are the right one's columns.
-//! - K is cut into runs as [`SUMS`] says, a run into steps of [`DEPTH`], filled up with zeros; steps ascend within a run, sums of runs
-//!   are added ascending. A step is one product of the IR, which hardware adds in an order of its own, the same for every column.
-//!   The number of rows chooses the tile, and with it whether runs go side by side or one after the other, and never the order.
+//! - Rows are rounded and written out once, by a launch before or by whoever makes them: what a workgroup of the product takes, hundreds
+//!   take.
+//! - K is filled up with zeros to whole stages, whose products of [`DEPTH`] terms ascend: one chain. Hardware adds the terms of a product in
+//!   an order of its own, the same for every column. The number of rows chooses the tile, and never the order.
+//! - While one stage is multiplied, copies of those behind it are under way.
 //! - Text and layout are one for every tile, so that what holds on the interpreter holds wherever a product is a product.
 //! - Not here: 32-bit operands (`contract`).
 
-use crate::contract::{activated, last, step};
+use crate::contract::cell::Cell;
+use crate::writer::{Extent, Hand, LANES, Terms, Writer, lanes_type, line, step};
 use lanes_core::device::Sums;
 use lanes_core::plan::{Contraction, Term, bf16_bits};
-
-/// Work-items of a subgroup.
-const LANES: usize = 32;
+use std::fmt::Write;
+use std::ops::{Deref, DerefMut};
 
 /// Rows and columns of a fragment of sums.
-const SIDE: usize = 16;
+pub(crate) const SIDE: usize = 16;
 
 /// Terms of one product.
 const DEPTH: usize = 32;
 
-/// The most steps of a block, which is staged at once.
-const STEPS_MAX: usize = 4;
+/// What K is filled up to multiples of: the terms of a stage of most tiles.
+const STAGE: usize = 64;
 
-/// Four runs, or as many of at least 32 terms as there are.
-pub(crate) const SUMS: Sums = Sums { runs_max: 4, run_min: DEPTH, block_max: usize::MAX };
+/// Terms that are copied at once: 16 bytes.
+const PIECE: usize = 8;
 
-/// How a sum is taken: a function of `k` alone.
-#[derive(Clone, Copy, Debug)]
-struct Cut {
-    runs: usize,
-    /// Terms of a run, those that fill up its steps left out.
-    run: usize,
-    /// Steps of a run, some at the end may be zeros.
-    steps: usize,
-    /// Steps of a block; a run is of whole blocks.
-    block: usize,
+/// Work-items of a workgroup that packs.
+const PACKERS: usize = 256;
+
+/// One chain: large tiles have no registers for the sums of several, and small ones hide its length behind one another.
+pub(crate) const SUMS: Sums = Sums::CHAIN;
+
+/// Terms of a row as it is packed.
+const fn row(k: usize) -> usize {
+    k.next_multiple_of(STAGE)
 }
 
-impl Cut {
-    fn of(k: usize) -> Self {
-        let [runs, ..] = SUMS.cut(k);
-        let run = SUMS.run(k);
-        let blocks = run.div_ceil(DEPTH).div_ceil(STEPS_MAX);
-        let block = run.div_ceil(DEPTH).div_ceil(blocks);
-        Self { runs, run, steps: blocks * block, block }
-    }
-
-    /// Terms between rows in workgroup memory: an odd number of steps, so that two rows of 16 bytes a work-item fill all banks.
-    fn pitch(&self) -> usize {
-        (self.block | 1) * DEPTH
-    }
+/// Bytes of a row as [`pack_text`] writes it.
+pub(crate) fn row_bytes(contraction: &Contraction) -> usize {
+    row(contraction.k()) * 2
 }
 
-/// `weights` of `k` rows and `n` columns, rounded, as kernels read them: tiles of 16 columns by 32 terms, tile after tile along k,
+/// Whether so many terms of k from `start` on are whole pieces of a packed row.
+pub(crate) const fn in_pieces(start: usize, terms: usize) -> bool {
+    start.is_multiple_of(PIECE) && terms.is_multiple_of(PIECE)
+}
+
+/// Whether nothing fills up a packed row.
+pub(crate) fn is_full(contraction: &Contraction) -> bool {
+    row(contraction.k()) == contraction.k()
+}
+
+/// What of the packed rows of `consumer` another contraction writes, which makes the values of its `term` from its own column, or unit,
+/// `from` on.
+pub(crate) fn hand(consumer: &Contraction, term: usize, result: usize, from: usize) -> Hand {
+    let start = consumer.terms[..term].iter().map(Term::k).sum();
+    Hand { result, from, count: consumer.terms[term].tap_len, start, row: row(consumer.k()) }
+}
+
+/// `weights` of `k` rows and `n` columns, rounded, as kernels read them: tiles of 16 columns by 64 terms, tile after tile along k,
 /// in each a column after the other; zeros where there are none.
 pub(crate) fn packed_bytes(weights: &[f32], k: usize, n: usize) -> Vec<u8> {
-    let Cut { runs, run, steps, .. } = Cut::of(k);
-    let mut packed = Vec::with_capacity(n.next_multiple_of(SIDE) * runs * steps * DEPTH * 2);
-    for tile in 0..n.div_ceil(SIDE) {
-        for (of, at) in (0..runs).flat_map(|of| (0..steps).map(move |at| (of, at))) {
-            for column in tile * SIDE..(tile + 1) * SIDE {
-                for term in at * DEPTH..(at + 1) * DEPTH {
-                    let row = of * run + term;
-                    let is_there = term < run && row < k && column < n;
-                    let weight = if is_there { bf16_bits(weights[row * n + column]) } else { 0 };
-                    packed.extend_from_slice(&weight.to_le_bytes());
-                }
+    let depth = row(k);
+    let mut packed = Vec::with_capacity(n.next_multiple_of(SIDE) * depth * 2);
+    for (tile, at) in (0..n.div_ceil(SIDE)).flat_map(|tile| (0..depth / STAGE).map(move |at| (tile, at))) {
+        for column in tile * SIDE..(tile + 1) * SIDE {
+            for term in at * STAGE..(at + 1) * STAGE {
+                let weight = if term < k && column < n { bf16_bits(weights[term * n + column]) } else { 0 };
+                packed.extend_from_slice(&weight.to_le_bytes());
             }
         }
     }
@@ -88,82 +93,97 @@ pub(crate) struct Tile {
     columns: usize,
     /// Subgroups over columns.
     down: usize,
-    /// Subgroups over rows.
+    /// Subgroups over rows; with those over columns at most 4, which copy at most 16 rows or columns at once.
     across: usize,
-    /// Whether runs go side by side, each in subgroups of its own.
-    apart: bool,
+    /// Stages of the ring.
+    stages: usize,
+    /// The most terms of a stage.
+    depth_max: usize,
 }
 
 /// Workgroup memory that every GPU has.
 const SHARED_BYTES: u64 = 48 << 10;
 
 /// From the smallest to the largest.
-const TILES: [Tile; 9] = {
-    const fn tile(rows: usize, columns: usize, [down, across]: [usize; 2], apart: bool) -> Tile {
-        Tile { rows, columns, down, across, apart }
+pub(crate) const TILES: [Tile; 10] = {
+    const fn tile(rows: usize, columns: usize, [down, across]: [usize; 2], [stages, depth_max]: [usize; 2]) -> Tile {
+        Tile { rows, columns, down, across, stages, depth_max }
     }
     [
-        tile(1, 16, [1, 1], true),
-        tile(1, 32, [2, 1], true),
-        tile(16, 16, [1, 1], true),
-        tile(16, 32, [2, 1], true),
-        tile(32, 32, [2, 1], true),
-        tile(32, 64, [2, 1], true),
-        tile(64, 64, [2, 2], false),
-        tile(64, 128, [4, 2], false),
-        tile(128, 128, [2, 4], false),
+        tile(1, 16, [1, 1], [8, STAGE]),
+        tile(1, 32, [2, 1], [8, 2 * STAGE]),
+        tile(16, 16, [1, 1], [8, STAGE]),
+        tile(16, 32, [2, 1], [8, 2 * STAGE]),
+        tile(16, 64, [4, 1], [8, STAGE]),
+        tile(32, 32, [2, 2], [8, STAGE]),
+        tile(32, 64, [2, 2], [6, STAGE]),
+        tile(64, 64, [2, 2], [4, STAGE]),
+        tile(128, 64, [1, 4], [3, STAGE]),
+        tile(128, 128, [2, 2], [3, STAGE]),
     ]
 };
 
 impl Tile {
-    /// The tile that costs the least for `rows` rows on `units` multiprocessors: for each term what a workgroup reads (weights of 2
-    /// bytes, rows of 4) and multiplies (about 20 products a byte), as often as multiprocessors take turns, and what it costs to begin.
-    /// Of the narrowest two share a multiprocessor without loss; runs one after the other take 1.7 times as long as side by side
-    /// (H200, every tile at 1 to 512 rows of three shapes). Workgroup memory is at most `shared_bytes_max`, which the small ones
-    /// never pass.
+    /// The tile that costs the least for `rows` rows on `units` multiprocessors: what a workgroup reads (its rows and columns) and multiplies
+    /// (about 70 products take as long as one of these), and what it costs to begin, as often as multiprocessors take turns. So chosen, a
+    /// contraction takes at most 8 % longer than by the best of the tiles (H200, 8 to 4096 rows of three shapes). Workgroup memory is at
+    /// most `shared_bytes_max`, which the smallest never pass.
     pub fn of(contraction: &Contraction, rows: usize, units: usize, shared_bytes_max: u64) -> Self {
-        let cut = Cut::of(contraction.k());
+        let k = contraction.k();
         let cost = |tile: &Self| {
             let groups = rows.div_ceil(tile.rows) * contraction.n.div_ceil(tile.columns);
-            let places = units.max(1) * if tile.columns == SIDE { 2 } else { 1 };
-            let group = 2 * tile.columns + 4 * tile.rows + tile.columns * tile.rows / 20 + 64;
-            groups.div_ceil(places) * group * if tile.apart { 10 } else { 17 }
+            groups.div_ceil(units.max(1)) * (16 + tile.columns + tile.rows + tile.columns * tile.rows / 70)
         };
         // Of equal ones the smaller; one row has tiles of its own, which read it once for all columns.
         let fits = |tile: &&Self| {
             (tile.rows == 1) == (rows == 1)
                 && tile.rows < 2 * rows.next_multiple_of(SIDE)
-                && tile.memory(&cut)[2] as u64 <= shared_bytes_max.max(SHARED_BYTES)
+                && tile.memory(k) as u64 <= shared_bytes_max.max(SHARED_BYTES)
         };
         TILES.iter().filter(fits).min_by_key(|tile| cost(tile)).copied().unwrap_or(TILES[2])
     }
 
-    /// Runs that go side by side.
-    fn beside(&self, cut: &Cut) -> usize {
-        if self.apart { cut.runs } else { 1 }
+    /// Terms of a stage: K is of whole stages.
+    const fn depth(&self, k: usize) -> usize {
+        if row(k).is_multiple_of(self.depth_max) { self.depth_max } else { STAGE }
     }
 
-    /// Blocks of rows in workgroup memory: two where blocks follow one another, so that the next one is read while one is multiplied.
-    fn buffers(&self, cut: &Cut) -> usize {
-        if self.apart && cut.steps == cut.block { 1 } else { 2 }
+    /// Stages of K.
+    const fn turns(&self, k: usize) -> usize {
+        row(k) / self.depth(k)
     }
 
-    /// Rows of sums in workgroup memory: whole fragments.
-    fn summed(&self) -> usize {
+    /// Stages that are copied before the first product: all, where there is room for all.
+    const fn ahead(&self, k: usize) -> usize {
+        let turns = self.turns(k);
+        if turns <= self.stages { turns } else { self.stages - 1 }
+    }
+
+    /// Stages of a ring.
+    fn ring(&self, k: usize) -> usize {
+        self.stages.min(self.turns(k))
+    }
+
+    /// Rows of sums: whole fragments.
+    const fn summed(&self) -> usize {
         self.rows.next_multiple_of(SIDE)
     }
 
-    /// Columns between them: what keeps the work-items of a fragment in banks of their own.
-    fn width(&self) -> usize {
+    /// Terms between rows, and columns, in workgroup memory: 16 bytes more than a stage, so that the eight that are read at once are in
+    /// banks of their own.
+    const fn pitch(&self, k: usize) -> usize {
+        self.depth(k) + PIECE
+    }
+
+    /// Columns between rows of sums, likewise.
+    const fn width(&self) -> usize {
         self.columns + 4
     }
 
-    /// Bytes of workgroup memory for rows, where those for sums begin, and all.
-    fn memory(&self, cut: &Cut) -> [usize; 3] {
-        let staged = self.beside(cut) * self.buffers(cut) * self.rows * cut.pitch() * 2;
-        let summed = self.beside(cut) * self.summed() * self.width() * 4;
-        // Sums lie where rows did, or behind them where they grow run by run.
-        if self.apart { [staged, 0, staged.max(summed)] } else { [staged, staged, staged + summed] }
+    /// Bytes of workgroup memory. Sums lie where stages did.
+    fn memory(&self, k: usize) -> usize {
+        let staged = self.ring(k) * (self.rows + self.columns) * self.pitch(k) * 2;
+        staged.max(self.summed() * self.width() * 4)
     }
 
     /// Fragments of a subgroup over columns and over rows.
@@ -172,613 +192,519 @@ impl Tile {
     }
 }
 
-/// The text of `contraction` in workgroups of `tile`, for at most `max_seats` seats, its kernel called `contract`: arguments and
-/// workload as of [`contract::text`](crate::contract::text), with weights as [`packed_bytes`] makes them. `None` for an activation
-/// that this has no form for.
-pub(crate) fn text(
+/// The text that packs the rows of `contraction` but for those of its terms that are `handed` by others, for at most `max_seats` seats, its
+/// kernel called `pack`. Launch arguments: the seats; a buffer for each term, whole storages with `seat_elements[term]` elements a seat (0
+/// where one value serves all); rows of [`row_bytes`]. Workload: the seats.
+pub(crate) fn pack_text(
     contraction: &Contraction,
     seat_elements: &[usize],
+    handed: &[usize],
+    max_seats: usize,
+) -> String {
+    let (k, row) = (contraction.k(), row(contraction.k()));
+    let together = if is_aligned(contraction, seat_elements) { 4 } else { 1 };
+    // Pieces that others write, by their numbers in a row, and a term of k that is looked at.
+    let (mut others, mut there, mut done) = (Vec::new(), None, 0);
+    for (at, term) in contraction.terms.iter().enumerate() {
+        if handed.contains(&at) {
+            others.push((done / PIECE, term.k() / PIECE));
+        } else if term.k() > 0 {
+            there = there.or(Some(done));
+        }
+        done += term.k();
+    }
+    let pieces = row / PIECE - others.iter().map(|(_, count)| count).sum::<usize>();
+    let mut text = Writer {
+        contraction,
+        seat_elements,
+        out_seat_elements: 0,
+        max_seats,
+        cell: None,
+        hands: &[],
+        text: String::new(),
+    };
+    line!(text, "kernel.def export(\"pack\") @pack(%seats: index) {{");
+    let pieces_of_seat = pieces * contraction.positions;
+    for (name, value) in [("one", 1), ("size", PACKERS), ("less", PACKERS - 1), ("pieces", pieces_of_seat)] {
+        text.index(name, value);
+    }
+    line!(text, "  %all = index.mul %seats, %pieces : index");
+    line!(text, "  %padded = index.add %all, %less : index");
+    line!(text, "  %groups = index.div %padded, %size : index");
+    line!(text, "  kernel.launch.config workgroups(%groups, %one, %one) workgroup_size(%size, %one, %one) : index");
+    let lefts: String = (0..contraction.terms.len()).map(|at| format!("%left{at}: buffer, ")).collect();
+    line!(text, "}} launch(%given: index, {lefts}%packed: buffer) {{");
+    text.seats();
+    text.term_views();
+    let view = format!("view<[%rows]x{row}xbf16>");
+    line!(text, "  %x = buffer.view %packed[%start] : buffer -> {view}");
+    for (name, value) in
+        [("size", PACKERS), ("pieces", pieces), ("piece", PIECE), ("k", k), ("there", there.unwrap_or(0))]
+    {
+        text.index(name, value);
+    }
+    line!(text, "  %item = kernel.workitem.id<x> : index");
+    line!(text, "  %group = kernel.workgroup.id<x> : index");
+    line!(text, "  %e = index.madd %group, %size, %item : index");
+    line!(text, "  %row = index.div %e, %pieces : index");
+    line!(text, "  %own = index.rem %e, %pieces : index");
+    let mut piece = "%own".to_owned();
+    for (at, (first, count)) in others.iter().enumerate() {
+        text.index(&format!("others{at}"), *first);
+        text.index(&format!("skipped{at}"), *count);
+        line!(text, "  %ahead{at} = index.cmp ult, {piece}, %others{at} : index");
+        line!(text, "  %behind{at} = index.add {piece}, %skipped{at} : index");
+        line!(text, "  %piece{at} = scf.select %ahead{at}, {piece}, %behind{at} : index");
+        piece = format!("%piece{at}");
+    }
+    line!(text, "  %to = index.mul {piece}, %piece : index");
+    line!(text, "  %live = index.cmp ult, %row, %rows : index");
+    line!(text, "  scf.if %live {{");
+    let ty = lanes_type(together);
+    if together > 1 {
+        line!(text, "  %nothings = vector.splat %nothing : {ty}");
+    }
+    let nothing = if together == 1 { "nothing" } else { "nothings" };
+    let loads = PIECE / together;
+    for j in 0..loads {
+        text.index(&format!("j{j}"), j * together);
+        line!(text, "  %kk{j}u = index.add %to, %j{j} : index");
+        line!(text, "  %is{j} = index.cmp ult, %kk{j}u, %k : index");
+        // Where zeros are wanted, something that is there is looked at.
+        line!(text, "  %kk{j} = scf.select %is{j}, %kk{j}u, %there : index");
+        line!(text, "  %row{j} = index.min %row, %lastrow : index");
+        text.operand(&j.to_string(), 0, 0, Terms::But(handed), "", together);
+        line!(text, "  %v{j} = scf.select %is{j}, %o{j}, %{nothing} : {ty}");
+    }
+    for j in 0..loads {
+        if together == 1 {
+            line!(text, "  %h{j} = scalar.fptrunc %v{j} : f32 to bf16");
+            line!(text, "  view.store %h{j}, %x[%row, %kk{j}u] : bf16, {view}");
+        } else {
+            line!(text, "  %h{j} = vector.fptrunc %v{j} : {ty} to vector<{together}xbf16>");
+            line!(text, "  vector.store %h{j}, %x[%row, %kk{j}u] : vector<{together}xbf16>, {view}");
+        }
+    }
+    line!(text, "  }}");
+    line!(text, "  kernel.return");
+    line!(text, "}}");
+    text.text
+}
+
+/// The text of `contraction` in workgroups of `tile`, for at most `max_seats` seats, its kernel called `contract`. Launch arguments:
+/// the seats; rows as [`pack_text`] writes them; the rest as of [`contract::text`](crate::contract::text), with weights as
+/// [`packed_bytes`] makes them. Workload: the seats. `None` for an activation that this has no form for.
+pub(crate) fn text(
+    contraction: &Contraction,
     out_seat_elements: usize,
     tile: Tile,
     max_seats: usize,
+    cell: Option<Cell<'_>>,
+    hands: &[Hand],
 ) -> Option<String> {
-    let (steps, result) =
-        activated(contraction.activation, if contraction.bias.is_some() { "%biased" } else { "%sum" })?;
-    let cut = Cut::of(contraction.k());
-    let mut text = Text {
-        contraction,
-        seat_elements,
-        out_seat_elements,
-        tile,
-        max_seats,
-        cut,
-        together: if is_aligned(contraction, seat_elements, &cut) { 4 } else { 1 },
-        text: String::new(),
-    };
+    let writer =
+        Writer { contraction, seat_elements: &[], out_seat_elements, max_seats, cell, hands, text: String::new() };
+    let mut text = Text { writer, tile };
     text.head();
-    if tile.apart {
-        text.apart()
-    } else {
-        text.in_turn()
-    }
-    text.meet(&steps, &result);
-    Some(text.text)
+    text.places();
+    let sums = text.products();
+    text.hold(&sums);
+    let ([view, _], extent) = (text.sums_views(), text.extent());
+    text.writer.meet(extent, &Text::sum(&view))?;
+    Some(text.writer.text)
 }
 
 /// Whether four terms that begin at a multiple of four lie in one piece at a multiple of 16 bytes, for every row.
-fn is_aligned(contraction: &Contraction, seat_elements: &[usize], cut: &Cut) -> bool {
+fn is_aligned(contraction: &Contraction, seat_elements: &[usize]) -> bool {
     let positions = contraction.positions;
     let of_term = |(term, seat): (&Term, &usize)| {
         let parts =
             [*seat, term.offset, step(positions, term.position_stride), step(term.taps, term.tap_stride), term.tap_len];
         parts.iter().all(|part| part.is_multiple_of(4))
     };
-    cut.run.is_multiple_of(4) && contraction.terms.iter().zip(seat_elements).all(of_term)
+    contraction.terms.iter().zip(seat_elements).all(of_term)
 }
 
 /// A text being written.
 struct Text<'a> {
-    contraction: &'a Contraction,
-    seat_elements: &'a [usize],
-    out_seat_elements: usize,
+    writer: Writer<'a>,
     tile: Tile,
-    max_seats: usize,
-    cut: Cut,
-    /// Terms that are loaded at once.
-    together: usize,
-    text: String,
 }
 
-/// A line of a [`Text`].
-macro_rules! line {
-    ($to:expr, $($what:tt)*) => {{
-        let written = format!($($what)*);
-        $to.text.push_str(&written);
-        $to.text.push('\n');
-    }};
+impl<'a> Deref for Text<'a> {
+    type Target = Writer<'a>;
+
+    fn deref(&self) -> &Writer<'a> {
+        &self.writer
+    }
+}
+
+impl<'a> DerefMut for Text<'a> {
+    fn deref_mut(&mut self) -> &mut Writer<'a> {
+        &mut self.writer
+    }
+}
+
+/// What is copied of a stage: rows or weights, which are lines of it.
+struct Copied {
+    name: &'static str,
+    lines: usize,
+    /// Lines that all items copy at once, and how many times that.
+    step: usize,
+    times: usize,
+    /// The views copied from and to. Of one rank, with what changes from time to time along axes of its own, so that it is a constant.
+    views: [String; 2],
 }
 
 impl Text<'_> {
-    fn index(&mut self, name: &str, value: usize) {
-        line!(self, "  %{name} = index.constant {value} : index");
+    fn depth(&self) -> usize {
+        self.tile.depth(self.contraction.k())
     }
 
-    /// Subgroups that share the rows of a block.
-    fn sharing(&self) -> usize {
-        self.tile.down * self.tile.across
+    fn ring(&self) -> usize {
+        self.tile.ring(self.contraction.k())
     }
 
-    fn beside(&self) -> usize {
-        self.tile.beside(&self.cut)
+    fn pitch(&self) -> usize {
+        self.tile.pitch(self.contraction.k())
     }
 
-    /// Work-items of a workgroup.
-    fn size(&self) -> usize {
-        self.beside() * self.sharing() * LANES
+    /// Terms of a row.
+    fn row(&self) -> usize {
+        row(self.contraction.k())
     }
 
-    /// The view of rows as they are written, and as a fragment reads them.
-    fn rows_views(&self) -> [String; 2] {
-        let (parts, block, pitch) =
-            (self.beside() * self.tile.buffers(&self.cut), self.cut.block * DEPTH, self.cut.pitch());
+    /// Work-items.
+    const fn items(&self) -> usize {
+        self.tile.down * self.tile.across * LANES
+    }
+
+    fn extent(&self) -> Extent {
+        let Tile { rows, columns, .. } = self.tile;
+        Extent { rows, columns, items: self.items(), together: 4 }
+    }
+
+    /// Lines that are copied at once.
+    fn step(&self) -> usize {
+        self.items() / (self.depth() / PIECE)
+    }
+
+    fn rows_copied(&self) -> Copied {
+        let (lines, step, pitch, ring) = (self.tile.rows, self.step(), self.pitch(), self.ring());
+        let (times, whole) = (lines.div_ceil(step), step.min(lines));
+        let views = [
+            format!("view<1x1x{times}x{whole}x{}xbf16>", self.row()),
+            format!("view<{ring}x1x{times}x{whole}x{pitch}xbf16>"),
+        ];
+        Copied { name: "x", lines, step, times, views }
+    }
+
+    fn weights_copied(&self) -> Copied {
+        let (lines, step, pitch, ring) = (self.tile.columns, self.step(), self.pitch(), self.ring());
+        let (tiles, parts, stages) = (lines / SIDE, SIDE / step, self.row() / STAGE);
+        let views = [
+            format!("view<{tiles}x{stages}x{parts}x{step}x{STAGE}xbf16>"),
+            format!("view<{ring}x{tiles}x{parts}x{step}x{pitch}xbf16>"),
+        ];
+        Copied { name: "w", lines, step, times: lines.div_ceil(step), views }
+    }
+
+    /// The views of rows and of weights that the fragments of a subgroup are read by: stages, fragments, a tile.
+    fn staged_views(&self) -> [String; 2] {
+        let (ring, depth, [down, across]) = (self.ring(), self.depth(), self.tile.fragments());
         [
-            format!("view<{parts}x{}x{pitch}xbf16>", self.tile.rows),
-            format!("view<{parts}x{block}x{}xbf16, %byrow>", self.tile.summed()),
+            format!("view<{ring}x{across}x{depth}x{SIDE}xbf16, %byrow>"),
+            format!("view<{ring}x{down}x{SIDE}x{depth}xbf16, %bycolumn>"),
         ]
     }
 
-    /// The view of sums as they are read, and as a fragment writes them.
+    /// The view of sums as they are read, and as fragments write them.
     fn sums_views(&self) -> [String; 2] {
-        let (beside, summed, width) = (self.beside(), self.tile.summed(), self.tile.width());
-        [
-            format!("view<{beside}x{summed}x{width}xf32>"),
-            format!("view<{beside}x{}x{summed}xf32, %bycolumn>", self.tile.columns),
-        ]
+        let (summed, width) = (self.tile.summed(), self.tile.width());
+        [format!("view<{summed}x{width}xf32>"), format!("view<{}x{summed}xf32, %sumsby>", self.tile.columns)]
     }
 
-    fn weights_view(&self) -> String {
-        let tiles = self.contraction.n.div_ceil(SIDE);
-        format!("view<{tiles}x{}x{SIDE}x{DEPTH}xbf16>", self.cut.runs * self.cut.steps)
-    }
-
-    /// The elements of a storage that `last` is the end of, for a seat or for all.
-    fn length(&mut self, name: &str, elements: usize, last: usize) {
-        let (count, each) = if elements == 0 { ("one", last) } else { ("seats", elements) };
-        line!(self, "  %{name}each = index.constant {each} : index");
-        line!(self, "  %{name}length = index.mul %{count}, %{name}each : index");
-    }
-
-    /// Launch, views, and what a work-item is.
+    /// Launch and views.
     fn head(&mut self) {
-        let Contraction { terms, bias, positions, n, out_offset, out_position_stride, .. } = self.contraction;
-        let (rows, columns, size) = (self.tile.rows, self.tile.columns, self.size());
-        line!(self, "kernel.def export(\"contract\") @contract(%seats: index) {{");
-        for (name, value) in [
-            ("one", 1),
-            ("positions", *positions),
-            ("less", rows - 1),
-            ("together", rows),
-            ("down", n.div_ceil(columns)),
-            ("size", size),
-        ] {
-            self.index(name, value);
-        }
-        line!(self, "  %rows = index.mul %seats, %positions : index");
-        line!(self, "  %padded = index.add %rows, %less : index");
-        line!(self, "  %across = index.div %padded, %together : index");
-        line!(
-            self,
-            "  kernel.launch.config workgroups(%across, %down, %one) workgroup_size(%size, %one, %one) : index"
-        );
-        let lefts: String = (0..terms.len()).map(|at| format!("%left{at}: buffer, ")).collect();
-        let bias_argument = if bias.is_some() { "%bias: buffer, " } else { "" };
-        line!(self, "}} launch(%given: index, {lefts}%weights: buffer, {bias_argument}%out: buffer) {{");
-        // So that rows and what they begin at are counted in 32 bits where that is enough.
-        line!(self, "  %seats = index.assume %given [range(%given, 1, {})] : index", self.max_seats);
-        line!(self, "  %start = index.constant 0 : offset");
+        let Tile { rows, columns, .. } = self.tile;
+        let extent = self.extent();
+        self.begin(extent, &["left".to_owned()]);
+        self.result_views();
         let [down, across] = self.tile.fragments();
+        // One row is every column of a fragment.
+        let (pitch, line) = (self.pitch(), if rows == 1 { 0 } else { self.pitch() });
         for (name, value) in [
-            ("zero", 0),
-            ("one", 1),
-            ("positions", *positions),
-            ("columns", *n),
-            ("width", columns),
-            ("lanes", LANES),
             ("side", SIDE),
-            ("depth", DEPTH),
-            ("together", rows),
-            ("sharing", self.sharing()),
+            ("product", DEPTH),
             ("subacross", self.tile.across),
-            ("tiles", columns / SIDE),
-            ("owntiles", down),
+            ("owncolumns", down * SIDE),
             ("ownrows", across * SIDE),
-            ("lasttile", n.div_ceil(SIDE) - 1),
-            ("steps", self.cut.steps),
-            ("block", self.cut.block),
-            ("runlength", self.cut.run),
-            ("blockterms", self.cut.block * DEPTH),
+            ("columnbytes", pitch * 2),
+            ("linebytes", line * 2),
+            ("rowbytes", self.row() * 2),
+            ("tilebytes", self.row() * SIDE * 2),
+            ("tiles", columns / SIDE),
+            ("allrowsbytes", self.ring() * rows * pitch * 2),
         ] {
             self.index(name, value);
         }
-        line!(self, "  %nothing = scalar.constant 0.0 : f32");
-        line!(self, "  %rows = index.mul %seats, %positions : index");
-        line!(self, "  %lastrow = index.sub %rows, %one : index");
-        line!(self, "  %lane = kernel.subgroup.lane.id : index");
-        line!(self, "  %subgroup = kernel.subgroup.id : index");
-        line!(self, "  %rowtile = kernel.workgroup.id<x> : index");
-        line!(self, "  %columntile = kernel.workgroup.id<y> : index");
-        line!(self, "  %firstrow = index.mul %rowtile, %together : index");
-        line!(self, "  %firstcolumn = index.mul %columntile, %width : index");
-        // Which subgroup of those that share a run, and its place among them.
-        line!(self, "  %part = index.rem %subgroup, %sharing : index");
-        line!(self, "  %partdown = index.div %part, %subacross : index");
-        line!(self, "  %partacross = index.rem %part, %subacross : index");
-        line!(self, "  %parttile = index.mul %partdown, %owntiles : index");
+        line!(self, "  %partdown = index.div %subgroup, %subacross : index");
+        line!(self, "  %partacross = index.rem %subgroup, %subacross : index");
+        line!(self, "  %partcolumn = index.mul %partdown, %owncolumns : index");
         line!(self, "  %partrow = index.mul %partacross, %ownrows : index");
-        line!(self, "  %ofpart = index.mul %part, %lanes : index");
-        line!(self, "  %worker = index.add %ofpart, %lane : index");
-        line!(self, "  %firsttile = index.mul %columntile, %tiles : index");
-        line!(self, "  %tile = index.add %firsttile, %parttile : index");
-        for m in 0..down {
-            self.index(&format!("m{m}"), m);
-            line!(self, "  %tile{m}u = index.add %tile, %m{m} : index");
-            // Past the last columns are multiplied what the last ones are, and nothing is stored.
-            line!(self, "  %tile{m} = index.min %tile{m}u, %lasttile : index");
-        }
-        for r in 0..across {
-            self.index(&format!("across{r}"), r * SIDE);
-            line!(self, "  %subrow{r} = index.add %partrow, %across{r} : index");
-        }
-        for (at, term) in terms.iter().enumerate() {
-            self.length(&format!("left{at}"), self.seat_elements[at], last(term, *positions));
-            line!(self, "  %view{at} = buffer.view %left{at}[%start] : buffer -> view<[%left{at}length]xf32>");
-        }
-        let out_last = out_offset + positions.saturating_sub(1) * step(*positions, *out_position_stride) + n;
-        self.length("out", self.out_seat_elements, out_last);
-        line!(self, "  %result = buffer.view %out[%start] : buffer -> view<[%outlength]xf32>");
-        let weights = self.weights_view();
-        line!(self, "  %w = buffer.view %weights[%start] : buffer -> {weights}");
-        if bias.is_some() {
-            line!(self, "  %b = buffer.view %bias[%start] : buffer -> view<{n}xf32>");
-        }
-        let [_, behind, bytes] = self.tile.memory(&self.cut);
+        line!(self, "  %firsttile = index.mul %ofcolumns, %tiles : index");
+        let bytes = self.tile.memory(self.contraction.k());
         line!(self, "  %bytes = index.constant {bytes} : offset");
-        line!(self, "  %behind = index.constant {behind} : offset");
         line!(self, "  %memory = buffer.alloca<workgroup> align(16) %bytes : buffer");
-        // One row is every column of a fragment.
-        let (pitch, width) = (self.cut.pitch(), self.tile.width());
-        let (between, of_row) = (self.tile.rows * pitch, if rows == 1 { 0 } else { pitch });
-        line!(self, "  %byrow = encoding.layout.strided [{between}, 1, {of_row}] : encoding<layout>");
-        let between = self.tile.summed() * width;
-        line!(self, "  %bycolumn = encoding.layout.strided [{between}, 1, {width}] : encoding<layout>");
-        let ([written, read], [sums, made]) = (self.rows_views(), self.sums_views());
-        line!(self, "  %xs = buffer.view %memory[%start] : buffer -> {written}");
-        line!(self, "  %xf = buffer.view %memory[%start] : buffer -> {read}");
-        line!(self, "  %sums = buffer.view %memory[%behind] : buffer -> {sums}");
-        line!(self, "  %sf = buffer.view %memory[%behind] : buffer -> {made}");
+        for (name, strides) in [
+            ("byrow", format!("{}, {}, 1, {line}", rows * pitch, SIDE * line)),
+            ("bycolumn", format!("{}, {}, {pitch}, 1", columns * pitch, SIDE * pitch)),
+            ("sumsby", format!("1, {}", self.tile.width())),
+        ] {
+            line!(self, "  %{name} = encoding.layout.strided [{strides}] : encoding<layout>");
+        }
+        // Where those of the workgroup, and of the subgroup, begin.
+        for (name, of, each, from) in [
+            ("ownx", "firstrow", "rowbytes", "zero"),
+            ("ownw", "firsttile", "tilebytes", "zero"),
+            ("subx", "partrow", "linebytes", "zero"),
+            ("subw", "partcolumn", "columnbytes", "allrowsbytes"),
+        ] {
+            line!(self, "  %{name}i = index.madd %{of}, %{each}, %{from} : index");
+            line!(self, "  %{name} = index.cast %{name}i : index to offset");
+        }
+        line!(self, "  %behind = index.cast %allrowsbytes : index to offset");
+        let ([xf, wf], [sums, made]) = (self.staged_views(), self.sums_views());
+        for (copied, buffer, at) in
+            [(self.rows_copied(), "left", "start"), (self.weights_copied(), "weights", "behind")]
+        {
+            let (name, [from, to]) = (copied.name, copied.views);
+            line!(self, "  %{name} = buffer.view %{buffer}[%own{name}] : buffer -> {from}");
+            line!(self, "  %{name}s = buffer.view %memory[%{at}] : buffer -> {to}");
+        }
+        line!(self, "  %xf = buffer.view %memory[%subx] : buffer -> {xf}");
+        line!(self, "  %wf = buffer.view %memory[%subw] : buffer -> {wf}");
+        line!(self, "  %sums = buffer.view %memory[%start] : buffer -> {sums}");
+        line!(self, "  %sf = buffer.view %memory[%start] : buffer -> {made}");
         line!(self, "  %zeros = vector.splat %nothing : vector<8xf32>");
         line!(self, "  %none = vector.fragment<init> %zeros shape [%side, %side] : vector<8xf32>");
     }
 
-    /// Names of the sums of a subgroup, each with `with` behind it.
-    fn sums(&self, name: &str, with: &str) -> String {
-        let [down, across] = self.tile.fragments();
-        let names = (0..down).flat_map(|m| (0..across).map(move |r| format!("%{name}{m}_{r}{with}")));
-        names.collect::<Vec<_>>().join(", ")
-    }
-
-    /// Their types.
-    fn sums_types(&self) -> String {
-        let [down, across] = self.tile.fragments();
-        vec!["vector<8xf32>"; down * across].join(", ")
-    }
-
-    /// `%acc`: the sums of this subgroup's own run, which others take beside it.
-    fn apart(&mut self) {
-        line!(self, "  %run = index.div %subgroup, %sharing : index");
-        if self.tile.buffers(&self.cut) == 1 {
-            line!(self, "  %buffer = index.add %run, %zero : index");
-            self.weights("zero");
-            self.read("", "run", "zero");
-            self.write("", "buffer");
-            self.wait();
-            self.multiply("none", "acc");
-            return;
-        }
-        self.index("blocks", self.cut.steps / self.cut.block);
-        line!(self, "  %two = index.constant 2 : index");
-        line!(self, "  %pair = index.mul %run, %two : index");
-        self.read("", "run", "zero");
-        self.write("", "pair");
-        self.wait();
-        let (results, carried) = (self.sums("acc", ""), self.sums("before", " = %none : vector<8xf32>"));
-        line!(
-            self,
-            "  {results} = scf.for %at = [%zero to %blocks step %one]({carried}) -> ({}) {{",
-            self.sums_types()
-        );
-        line!(self, "  %odd = index.rem %at, %two : index");
-        line!(self, "  %buffer = index.add %pair, %odd : index");
-        line!(self, "  %even = index.sub %one, %odd : index");
-        line!(self, "  %other = index.add %pair, %even : index");
-        self.block();
-        line!(self, "  scf.yield {} : {}", self.sums("after", ""), self.sums_types());
-        line!(self, "  }}");
-    }
-
-    /// The sums of all runs, one after the other, each added to those before it in workgroup memory: registers are few.
-    fn in_turn(&mut self) {
-        self.index("blocks", self.cut.steps / self.cut.block);
-        self.index("runs", self.cut.runs);
-        line!(self, "  %two = index.constant 2 : index");
-        // What changes no sum that is added to it.
-        line!(self, "  %negative = scalar.constant -0.0 : f32");
-        line!(self, "  %negatives = vector.splat %negative : vector<8xf32>");
-        line!(self, "  %begin = vector.fragment<init> %negatives shape [%side, %side] : vector<8xf32>");
-        self.places("zero");
-        self.each_sum(|text, m, r, made| {
-            let to = format!("%sf[%beside, %subcolumn{m}, %subrow{r}] shape [%side, %side]");
-            line!(text, "  vector.fragment.store<result> %begin, {to} : vector<8xf32>, {made}");
-        });
-        self.read("", "zero", "zero");
-        self.write("", "zero");
-        self.wait();
-        line!(self, "  scf.for %run = [%zero to %runs step %one] {{");
-        line!(self, "  %skipped = index.mul %run, %blocks : index");
-        let (results, carried) = (self.sums("acc", ""), self.sums("before", " = %none : vector<8xf32>"));
-        line!(
-            self,
-            "  {results} = scf.for %at = [%zero to %blocks step %one]({carried}) -> ({}) {{",
-            self.sums_types()
-        );
-        line!(self, "  %nth = index.add %skipped, %at : index");
-        line!(self, "  %buffer = index.rem %nth, %two : index");
-        line!(self, "  %other = index.sub %one, %buffer : index");
-        self.block();
-        line!(self, "  scf.yield {} : {}", self.sums("after", ""), self.sums_types());
-        line!(self, "  }}");
-        // Nobody else touches the place of a fragment, and a fragment is loaded as it was stored.
-        self.each_sum(|text, m, r, made| {
-            let at = format!("%sf[%beside, %subcolumn{m}, %subrow{r}] shape [%side, %side]");
-            line!(text, "  %total{m}_{r} = vector.fragment.load<init> {at} : {made} -> vector<8xf32>");
-            line!(text, "  %sofar{m}_{r} = vector.addf %total{m}_{r}, %acc{m}_{r} : vector<8xf32>");
-            line!(text, "  vector.fragment.store<result> %sofar{m}_{r}, {at} : vector<8xf32>, {made}");
-        });
-        line!(self, "  }}");
-    }
-
-    /// Where in workgroup memory a subgroup's sums go: those of run `%{run}` of those that go side by side.
-    fn places(&mut self, run: &str) {
-        line!(self, "  %beside = index.add %{run}, %zero : index");
-        line!(self, "  %partcolumn = index.mul %parttile, %side : index");
-        for m in 0..self.tile.fragments()[0] {
-            self.index(&format!("along{m}"), m * SIDE);
-            line!(self, "  %subcolumn{m} = index.add %partcolumn, %along{m} : index");
-        }
-    }
-
-    /// Calls `each` for every fragment of sums, with the view that they are written by.
-    fn each_sum(&mut self, each: impl Fn(&mut Self, usize, usize, &str)) {
-        let ([down, across], [_, made]) = (self.tile.fragments(), self.sums_views());
-        for (m, r) in (0..down).flat_map(|m| (0..across).map(move |r| (m, r))) {
-            each(self, m, r, &made);
-        }
-    }
-
-    /// Until the rows that others have written are there, and those that they read may be written over.
-    fn wait(&mut self) {
-        let scope = if self.sharing() == 1 { "subgroup" } else { "workgroup" };
-        line!(self, "  kernel.barrier<workgroup> scope({scope}) ordering(acq_rel)");
-    }
-
-    /// `%after`: what block `%at` of run `%run`, whose rows lie in `%buffer`, adds to `%before`; the next block's go to `%other`.
-    fn block(&mut self) {
-        self.weights("at");
-        // Past the last block are read rows that nobody multiplies.
-        line!(self, "  %atnext = index.add %at, %one : index");
-        if self.tile.apart {
-            line!(self, "  %lastblock = index.sub %blocks, %one : index");
-            line!(self, "  %blocknext = index.min %atnext, %lastblock : index");
-        } else {
-            line!(self, "  %ends = index.cmp eq, %atnext, %blocks : index");
-            line!(self, "  %runafter = index.add %run, %one : index");
-            line!(self, "  %runnext = scf.select %ends, %runafter, %run : index");
-            line!(self, "  %blocknext = scf.select %ends, %zero, %atnext : index");
-        }
-        self.read("next", if self.tile.apart { "run" } else { "runnext" }, "blocknext");
-        self.multiply("before", "after");
-        self.write("next", "other");
-        self.wait();
-    }
-
-    /// `%lf`: the weights of the first steps of block `%{at}` of run `%run`, as many as registers hold.
-    fn weights(&mut self, at: &str) {
-        line!(self, "  %runstep = index.mul %run, %steps : index");
-        line!(self, "  %blockstep = index.mul %{at}, %block : index");
-        line!(self, "  %firststep = index.add %runstep, %blockstep : index");
-        (0..self.ahead().min(self.cut.block)).for_each(|s| self.weights_of(s));
-    }
-
-    /// By how many steps weights are loaded ahead: eight fragments, of eight registers each.
-    fn ahead(&self) -> usize {
-        (8 / self.tile.fragments()[0]).max(1)
-    }
-
-    /// The weights of one step.
-    fn weights_of(&mut self, s: usize) {
-        let view = self.weights_view();
-        self.index(&format!("s{s}"), s);
-        line!(self, "  %step{s} = index.add %firststep, %s{s} : index");
-        for m in 0..self.tile.fragments()[0] {
-            let from = format!("%w[%tile{m}, %step{s}, %zero, %zero] shape [%side, %depth]");
-            line!(self, "  %lf{s}_{m} = vector.fragment.load<lhs> {from} : {view} -> vector<{DEPTH}xbf16>");
-        }
-    }
-
-    /// `%{to}`: the products of the block added to `%{from}`, or to `%none`.
-    fn multiply(&mut self, from: &str, to: &str) {
-        let ([down, across], [_, view]) = (self.tile.fragments(), self.rows_views());
-        let operand = format!("vector<{DEPTH}xbf16>");
-        for s in 0..self.cut.block {
-            self.index(&format!("d{s}"), s * DEPTH);
-            for r in 0..across {
-                line!(
-                    self,
-                    "  %rf{s}_{r} = vector.fragment.load<rhs> %xf[%buffer, %d{s}, %subrow{r}] shape [%depth, %side] : {view} -> {operand}"
-                );
-            }
-            for (m, r) in (0..down).flat_map(|m| (0..across).map(move |r| (m, r))) {
-                let before = match s {
-                    0 if from == "none" => "none".to_owned(),
-                    0 => format!("{from}{m}_{r}"),
-                    _ => format!("sum{}_{m}_{r}", s - 1),
-                };
-                let sum = if s + 1 == self.cut.block { format!("{to}{m}_{r}") } else { format!("sum{s}_{m}_{r}") };
-                line!(
-                    self,
-                    "  %{sum} = vector.mma %lf{s}_{m}, %rf{s}_{r}, %{before} : {operand}, {operand}, vector<8xf32>"
-                );
-            }
-            if s + self.ahead() < self.cut.block {
-                self.weights_of(s + self.ahead());
-            }
-        }
-    }
-
-    /// Loads of one work-item for a block, and how many pieces there are in all.
-    fn loads(&self) -> [usize; 2] {
-        let pieces = self.tile.rows * self.cut.block * DEPTH / self.together;
-        [pieces.div_ceil(self.sharing() * LANES), pieces]
-    }
-
-    /// `%x{next}`: the own part of the rows of block `%{at}` of run `%{run}`.
-    fn read(&mut self, next: &str, run: &str, at: &str) {
-        let [loads, pieces] = self.loads();
-        let (together, each) = (self.together, self.cut.block * DEPTH / self.together);
+    /// What a work-item copies.
+    fn places(&mut self) {
         for (name, value) in [
-            ("each", each),
-            ("vector", together),
-            ("lastk", self.contraction.k() - together),
-            ("k", self.contraction.k()),
-            ("lastpiece", pieces - 1),
-        ] {
-            self.index(&format!("{name}{next}"), value);
-        }
-        line!(self, "  %inrun{next} = index.mul %{at}, %blockterms : index");
-        line!(self, "  %ofrun{next} = index.mul %{run}, %runlength : index");
-        let ty = if together == 1 { "f32".to_owned() } else { format!("vector<{together}xf32>") };
-        if together > 1 {
-            line!(self, "  %nothings{next} = vector.splat %nothing : {ty}");
-        }
-        let nothing = if together == 1 { "nothing".to_owned() } else { format!("nothings{next}") };
-        for j in 0..loads {
-            let name = format!("{j}{next}");
-            self.index(&format!("j{name}"), j * self.sharing() * LANES);
-            line!(self, "  %u{name} = index.add %worker, %j{name} : index");
-            // Past the last piece all do what the last one does.
-            line!(self, "  %e{name} = index.min %u{name}, %lastpiece{next} : index");
-            line!(self, "  %r{name} = index.div %e{name}, %each{next} : index");
-            line!(self, "  %c{name} = index.rem %e{name}, %each{next} : index");
-            line!(self, "  %term{name} = index.mul %c{name}, %vector{next} : index");
-            line!(self, "  %row{name}u = index.add %firstrow, %r{name} : index");
-            line!(self, "  %row{name}x = index.min %row{name}u, %lastrow : index");
-            line!(self, "  %t{name} = index.add %inrun{next}, %term{name} : index");
-            line!(self, "  %kk{name}u = index.add %ofrun{next}, %t{name} : index");
-            line!(self, "  %kk{name} = index.min %kk{name}u, %lastk{next} : index");
-            self.operand(&name, 0, 0, "", &ty);
-            line!(self, "  %inside{name} = index.cmp ult, %t{name}, %runlength : index");
-            line!(self, "  %ink{name} = index.cmp ult, %kk{name}u, %k{next} : index");
-            line!(self, "  %is{name} = scalar.andi %inside{name}, %ink{name} : i1");
-            line!(self, "  %x{name} = scf.select %is{name}, %o{name}, %{nothing} : {ty}");
-        }
-    }
-
-    /// What [`read`](Self::read) read, rounded, into the part `to` of workgroup memory.
-    fn write(&mut self, next: &str, to: &str) {
-        let [view, _] = self.rows_views();
-        let together = self.together;
-        for j in 0..self.loads()[0] {
-            let name = format!("{j}{next}");
-            if together == 1 {
-                line!(self, "  %h{name} = scalar.fptrunc %x{name} : f32 to bf16");
-                line!(self, "  view.store %h{name}, %xs[%{to}, %r{name}, %term{name}] : bf16, {view}");
-            } else {
-                line!(self, "  %h{name} = vector.fptrunc %x{name} : vector<{together}xf32> to vector<{together}xbf16>");
-                line!(
-                    self,
-                    "  vector.store %h{name}, %xs[%{to}, %r{name}, %term{name}] : vector<{together}xbf16>, {view}"
-                );
-            }
-        }
-    }
-
-    /// `%o{name}{deep}`: operands from `%kk{name}` on of row `%row{name}x`, of a term from `at` on; terms before have `done` of k.
-    fn operand(&mut self, name: &str, at: usize, done: usize, deep: &str, ty: &str) {
-        let term = &self.contraction.terms[at];
-        let end = done + term.k();
-        let is_last = at + 1 == self.contraction.terms.len();
-        let of = format!("{name}_{at}");
-        if !is_last {
-            self.index(&format!("end{of}"), end);
-            line!(self, "  %here{of} = index.cmp ult, %kk{name}, %end{of} : index");
-            line!(self, "  %o{name}{deep} = scf.if %here{of} -> ({ty}) {{");
-        }
-        let positions = self.contraction.positions;
-        for (part, value) in [
-            ("elements", self.seat_elements[at]),
-            ("offset", term.offset),
-            ("ofposition", step(positions, term.position_stride)),
-            ("done", done),
-            ("taplength", term.tap_len),
-            ("oftap", step(term.taps, term.tap_stride)),
-        ] {
-            self.index(&format!("{part}{of}"), value);
-        }
-        line!(self, "  %seat{of} = index.div %row{name}x, %positions : index");
-        line!(self, "  %position{of} = index.rem %row{name}x, %positions : index");
-        line!(self, "  %s{of} = index.mul %seat{of}, %elements{of} : index");
-        line!(self, "  %p{of} = index.mul %position{of}, %ofposition{of} : index");
-        line!(self, "  %kt{of} = index.sub %kk{name}, %done{of} : index");
-        if term.taps > 1 {
-            line!(self, "  %tap{of} = index.div %kt{of}, %taplength{of} : index");
-            line!(self, "  %in{of} = index.rem %kt{of}, %taplength{of} : index");
-            line!(self, "  %q{of} = index.mul %tap{of}, %oftap{of} : index");
-            line!(self, "  %within{of} = index.add %q{of}, %in{of} : index");
-        } else {
-            line!(self, "  %within{of} = index.add %kt{of}, %zero : index");
-        }
-        line!(self, "  %a{of} = index.add %s{of}, %offset{of} : index");
-        line!(self, "  %b{of} = index.add %a{of}, %p{of} : index");
-        line!(self, "  %from{of} = index.add %b{of}, %within{of} : index");
-        let value = if is_last { format!("o{name}{deep}") } else { format!("load{of}") };
-        let load = if self.together == 1 { "view.load" } else { "vector.load" };
-        let index = if self.together == 1 {
-            format!("from{of}")
-        } else {
-            // What is_aligned found.
-            line!(self, "  %whole{of} = index.assume %from{of} [multiple_of(%from{of}, {})] : index", self.together);
-            format!("whole{of}")
-        };
-        line!(self, "  %{value} = {load} %view{at}[%{index}] : view<[%left{at}length]xf32> -> {ty}");
-        if !is_last {
-            line!(self, "  scf.yield %load{of} : {ty}");
-            line!(self, "  }} else {{");
-            let deeper = format!("{deep}n");
-            self.operand(name, at + 1, end, &deeper, ty);
-            line!(self, "  scf.yield %o{name}{deeper} : {ty}");
-            line!(self, "  }}");
-        }
-    }
-
-    /// The sums of runs added, where they went side by side, and what is done with the result: `steps` make `result` of `%sum` or
-    /// `%biased`.
-    fn meet(&mut self, steps: &str, result: &str) {
-        let Contraction { bias, positions, n, out_offset, out_position_stride, .. } = self.contraction;
-        let ([view, _], size) = (self.sums_views(), self.size());
-        if self.tile.apart {
-            // Until here the same memory held rows.
-            line!(self, "  kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
-            self.places("run");
-            self.each_sum(|text, m, r, made| {
-                let to = format!("%sf[%beside, %subcolumn{m}, %subrow{r}] shape [%side, %side]");
-                line!(text, "  vector.fragment.store<result> %acc{m}_{r}, {to} : vector<8xf32>, {made}");
-            });
-        }
-        line!(self, "  kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
-        for (name, value) in [
-            ("all", self.tile.rows * self.tile.columns),
-            ("size", size),
-            ("outelements", self.out_seat_elements),
-            ("outoffset", *out_offset),
-            ("outstride", step(*positions, *out_position_stride)),
+            ("each", self.depth() / PIECE),
+            ("piece", PIECE),
+            ("stage", STAGE),
+            ("depth", self.depth()),
+            ("ofstage", self.depth() / STAGE),
+            ("ring", self.ring()),
+            ("alltiles", self.contraction.n.div_ceil(SIDE)),
         ] {
             self.index(name, value);
         }
-        line!(self, "  %mine = index.mul %subgroup, %lanes : index");
-        line!(self, "  %item = index.add %mine, %lane : index");
-        line!(self, "  scf.for %e = [%item to %all step %size] {{");
-        line!(self, "    %r = index.div %e, %width : index");
-        line!(self, "    %c = index.rem %e, %width : index");
-        line!(self, "    %row = index.add %firstrow, %r : index");
-        line!(self, "    %to = index.add %firstcolumn, %c : index");
-        line!(self, "    %isrow = index.cmp ult, %row, %rows : index");
-        line!(self, "    %iscolumn = index.cmp ult, %to, %columns : index");
-        line!(self, "    %live = scalar.andi %isrow, %iscolumn : i1");
-        line!(self, "    scf.if %live {{");
-        let beside = self.beside();
-        for run in 0..beside {
-            self.index(&format!("run{run}"), run);
-            let of = if beside == 1 { "sum".to_owned() } else { format!("ofrun{run}") };
-            line!(self, "      %{of} = view.load %sums[%run{run}, %r, %c] : {view} -> f32");
-            if run > 0 {
-                let before = if run == 1 { "ofrun0".to_owned() } else { format!("upto{}", run - 1) };
-                let sum = if run + 1 == beside { "sum".to_owned() } else { format!("upto{run}") };
-                line!(self, "      %{sum} = scalar.addf %{before}, %ofrun{run} : f32");
+        line!(self, "  %worker = index.madd %subgroup, %lanes, %lane : index");
+        line!(self, "  %line = index.div %worker, %each : index");
+        line!(self, "  %q = index.rem %worker, %each : index");
+        line!(self, "  %term = index.mul %q, %piece : index");
+        line!(self, "  %instage = index.div %term, %stage : index");
+        line!(self, "  %inline = index.rem %term, %stage : index");
+        for copied in [self.rows_copied(), self.weights_copied()] {
+            let name = copied.name;
+            // Those that have no line name the last, and copy nothing.
+            self.index(&format!("{name}last"), copied.lines.min(copied.step) - 1);
+            line!(self, "  %line{name} = index.min %line, %{name}last : index");
+            line!(self, "  %has{name} = index.cmp ule, %line, %{name}last : index");
+            for j in 0..copied.times {
+                let of = format!("{name}{j}");
+                self.index(&format!("j{of}"), j);
+                if name == "x" {
+                    // Rows that there are not are not copied: what they would be multiplied to is not stored.
+                    self.index(&format!("skip{of}"), j * copied.step);
+                    line!(self, "  %rowof{of} = index.add %firstrow, %skip{of} : index");
+                    line!(self, "  %row{of} = index.add %rowof{of}, %line : index");
+                    line!(self, "  %is{of} = index.cmp ult, %row{of}, %rows : index");
+                } else {
+                    // Nor columns past the last tile's.
+                    let (tile, part) = (j * copied.step / SIDE, j * copied.step % SIDE / copied.step);
+                    self.index(&format!("tile{of}"), tile);
+                    self.index(&format!("part{of}"), part);
+                    line!(self, "  %intile{of} = index.add %firsttile, %tile{of} : index");
+                    line!(self, "  %is{of} = index.cmp ult, %intile{of}, %alltiles : index");
+                }
+                line!(self, "  %live{of} = scalar.andi %is{of}, %has{name} : i1");
             }
         }
-        if bias.is_some() {
-            line!(self, "      %plus = view.load %b[%to] : view<{n}xf32> -> f32");
-            line!(self, "      %biased = scalar.addf %sum, %plus : f32");
+    }
+
+    /// `%group{tag}`: copies of stage `%{stage}` into slot `%{slot}` of the ring under way, where `%{more}` says so.
+    fn copy(&mut self, tag: &str, stage: &str, slot: &str, more: Option<&str>) {
+        line!(self, "  %k{tag} = index.madd %{stage}, %depth, %term : index");
+        line!(self, "  %stages{tag} = index.madd %{stage}, %ofstage, %instage : index");
+        let mut tokens = Vec::new();
+        let piece = format!("view<1x1x1x1x{PIECE}xbf16>");
+        for copied in [self.rows_copied(), self.weights_copied()] {
+            let (name, [from, to]) = (copied.name, &copied.views);
+            // Of whole tiles every piece is of use.
+            let is_whole = name == "w" && self.contraction.n.is_multiple_of(self.tile.columns);
+            for j in 0..copied.times {
+                let (of, own) = (format!("{name}{j}{tag}"), format!("{name}{j}"));
+                let (source, target) = if name == "x" {
+                    (
+                        format!("%zero, %zero, %j{own}, %line{name}, %k{tag}"),
+                        format!("%{slot}, %zero, %j{own}, %line{name}, %term"),
+                    )
+                } else {
+                    (
+                        format!("%tile{own}, %stages{tag}, %part{own}, %line{name}, %inline"),
+                        format!("%{slot}, %tile{own}, %part{own}, %line{name}, %term"),
+                    )
+                };
+                line!(self, "  %src{of} = view.subview %{name}[{source}] : {from} -> {piece}");
+                line!(self, "  %dst{of} = view.subview %{name}s[{target}] : {to} -> {piece}");
+                let condition = match (is_whole, more) {
+                    (true, None) => None,
+                    (true, Some(more)) => Some(format!("%{more}")),
+                    (false, None) => Some(format!("%live{own}")),
+                    (false, Some(more)) => {
+                        line!(self, "  %if{of} = scalar.andi %live{own}, %{more} : i1");
+                        Some(format!("%if{of}"))
+                    }
+                };
+                let (masked, mask, mask_type) = match condition {
+                    Some(condition) => (".mask", format!(", {condition}"), ", i1"),
+                    None => ("", String::new(), ""),
+                };
+                line!(
+                    self,
+                    "  %token{of} = kernel.async.copy{masked} %src{of} to %dst{of}{mask} {{cache_scope = cu, cache_temporal = regular, \
+                     direction = global_to_workgroup}} : {piece} to {piece}{mask_type} -> kernel.async.token"
+                );
+                tokens.push(format!("%token{of}"));
+            }
         }
-        self.text.push_str(steps);
-        line!(self, "      %seat = index.div %row, %positions : index");
-        line!(self, "      %position = index.rem %row, %positions : index");
-        line!(self, "      %outseat = index.mul %seat, %outelements : index");
-        line!(self, "      %outposition = index.mul %position, %outstride : index");
-        line!(self, "      %at1 = index.add %outseat, %outoffset : index");
-        line!(self, "      %at2 = index.add %at1, %outposition : index");
-        line!(self, "      %into = index.add %at2, %to : index");
-        line!(self, "      view.store {result}, %result[%into] : f32, view<[%outlength]xf32>");
-        line!(self, "    }}");
+        let types = vec!["kernel.async.token"; tokens.len()].join(", ");
+        line!(self, "  %group{tag} = kernel.async.group {} : {types} -> kernel.async.group", tokens.join(", "));
+    }
+
+    /// Names of the fragments of sums of a subgroup.
+    fn sums(&self, name: &str) -> Vec<String> {
+        let [down, across] = self.tile.fragments();
+        (0..down).flat_map(|m| (0..across).map(move |r| format!("%{name}m{m}r{r}"))).collect()
+    }
+
+    /// The sums of this subgroup: their names.
+    fn products(&mut self) -> Vec<String> {
+        let k = self.contraction.k();
+        let (turns, ahead) = (self.tile.turns(k), self.tile.ahead(k));
+        let [down, across] = self.tile.fragments();
+        for (name, value) in [("turns", turns), ("ahead", ahead), ("round", self.ring() - ahead)] {
+            self.index(name, value);
+        }
+        for s in 0..ahead {
+            self.index(&format!("s{s}"), s);
+            self.copy(&s.to_string(), &format!("s{s}"), &format!("s{s}"), None);
+        }
+        let numbered = |name: &str| (0..ahead).map(|at| format!("%{name}{at}")).collect::<Vec<_>>();
+        let (acc, before) = (self.sums("acc"), self.sums("before"));
+        // Groups of the copies under way, the oldest first.
+        let [made, carried, behind] = ["group", "carried", "behind"].map(numbered);
+        let initial = before.iter().map(|name| format!("{name} = %none"));
+        let initial = initial.chain(carried.iter().zip(&made).map(|(name, from)| format!("{name} = {from}")));
+        let initial = initial.chain(["%slot = %zero".to_owned()]).collect::<Vec<_>>().join(", ");
+        let types = [vec!["vector<8xf32>"; acc.len()], vec!["kernel.async.group"; ahead], vec!["index"]];
+        let types = types.concat().join(", ");
+        let results = [&acc[..], &behind, &["%lastslot".to_owned()]].concat().join(", ");
+        line!(self, "  {results} = scf.for %at = [%zero to %turns step %one]({initial} : {types}) -> ({types}) {{");
+        line!(self, "  kernel.async.wait {} {{newer_groups = {}}} : kernel.async.group", carried[0], ahead - 1);
+        // Copies of this stage are seen by all, and the stage before is read by nobody any more.
+        let scope = if self.items() == LANES { "subgroup" } else { "workgroup" };
+        line!(self, "  kernel.barrier<workgroup> scope({scope}) ordering(acq_rel)");
+        line!(self, "  %slotmore = index.add %slot, %one : index");
+        line!(self, "  %isin = index.cmp ult, %slotmore, %ring : index");
+        line!(self, "  %slotthen = scf.select %isin, %slotmore, %zero : index");
+        let [rows, weights] = self.staged_views();
+        let operand = format!("vector<{DEPTH}xbf16>");
+        let mut sums = before;
+        (0..down).for_each(|m| self.index(&format!("m{m}"), m));
+        (0..across).for_each(|r| self.index(&format!("r{r}"), r));
+        for d in 0..self.depth() / DEPTH {
+            self.index(&format!("d{d}"), d * DEPTH);
+            for m in 0..down {
+                let at = format!("%wf[%slot, %m{m}, %zero, %d{d}] shape [%side, %product]");
+                line!(self, "  %lf{d}_{m} = vector.fragment.load<lhs> {at} : {weights} -> {operand}");
+            }
+            for r in 0..across {
+                let at = format!("%xf[%slot, %r{r}, %d{d}, %zero] shape [%product, %side]");
+                line!(self, "  %rf{d}_{r} = vector.fragment.load<rhs> {at} : {rows} -> {operand}");
+            }
+            if d == 0 {
+                // Behind the first loads, which products wait for.
+                self.refill(ahead < turns);
+            }
+            let after = self.sums(&format!("sum{d}"));
+            for (at, (before, after)) in sums.iter().zip(&after).enumerate() {
+                let (m, r) = (at / across, at % across);
+                line!(
+                    self,
+                    "  {after} = vector.mma %lf{d}_{m}, %rf{d}_{r}, {before} : {operand}, {operand}, vector<8xf32>"
+                );
+            }
+            sums = after;
+        }
+        let more = ["%groupnext".to_owned(), "%slotthen".to_owned()];
+        let yielded = [&sums[..], &carried[1..], &more].concat().join(", ");
+        line!(self, "  scf.yield {yielded} : {types}");
         line!(self, "  }}");
-        line!(self, "  kernel.return");
-        line!(self, "}}");
+        acc
+    }
+
+    /// `%groupnext`: the stage behind those under way, if there are `more`, into the slot of the one that was multiplied last.
+    fn refill(&mut self, more: bool) {
+        if !more {
+            line!(self, "  %groupnext = kernel.async.group -> kernel.async.group");
+            return;
+        }
+        line!(self, "  %stagenext = index.add %at, %ahead : index");
+        line!(self, "  %morenext = index.cmp ult, %stagenext, %turns : index");
+        line!(self, "  %isback = index.cmp uge, %slot, %round : index");
+        line!(self, "  %slotback = index.sub %slot, %round : index");
+        line!(self, "  %slotahead = index.add %slot, %ahead : index");
+        line!(self, "  %slotnext = scf.select %isback, %slotback, %slotahead : index");
+        self.copy("next", "stagenext", "slotnext", Some("morenext"));
+    }
+
+    /// Sums to workgroup memory.
+    fn hold(&mut self, sums: &[String]) {
+        // Until here the same memory held stages.
+        line!(self, "  kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
+        let ([_, made], [_, across]) = (self.sums_views(), self.tile.fragments());
+        for (at, sum) in sums.iter().enumerate() {
+            let (m, r) = (at / across, at % across);
+            self.index(&format!("along{at}"), m * SIDE);
+            self.index(&format!("across{at}"), r * SIDE);
+            line!(self, "  %sumcolumn{at} = index.add %partcolumn, %along{at} : index");
+            line!(self, "  %sumrow{at} = index.add %partrow, %across{at} : index");
+            let to = format!("%sf[%sumcolumn{at}, %sumrow{at}] shape [%side, %side]");
+            line!(self, "  vector.fragment.store<result> {sum}, {to} : vector<8xf32>, {made}");
+        }
+        line!(self, "  kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)");
+    }
+
+    /// A [`Summed`](crate::writer::Summed).
+    fn sum(view: &str) -> impl Fn(&mut Writer<'_>, &str, &str, usize) -> String {
+        move |writer, column, of, together| {
+            let load = if together == 1 { "view.load" } else { "vector.load" };
+            line!(writer, "      %sum{of} = {load} %sums[%r, {column}] : {view} -> {}", lanes_type(together));
+            format!("%sum{of}")
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contract;
     use crate::image::{self, Takes};
     use lanes_core::plan::{Activation, Precision, StorageId};
     use loom_compiler::interp::{self, Argument, Limits};
@@ -825,10 +751,11 @@ mod tests {
             positions: POSITIONS,
             n,
             out: StorageId(2),
-            out_offset: 1,
-            out_position_stride: n + 5,
+            // Several columns may be stored at once, or not.
+            out_offset: if n.is_multiple_of(4) { 4 } else { 1 },
+            out_position_stride: if n.is_multiple_of(4) { n + 8 } else { n + 5 },
         };
-        let out_len = 1 + (POSITIONS - 1) * (n + 5) + n;
+        let out_len = contraction.out_offset + (POSITIONS - 1) * contraction.out_position_stride + n;
         Case { contraction, seat_elements: [own, 0], data: [floats(SEATS * own), floats(shared)], out_len }
     }
 
@@ -836,7 +763,7 @@ mod tests {
         /// The result in the order that [`SUMS`] tells, each product exact and each addition rounded, by conversions of another
         /// crate; 9 where nothing is written.
         fn expected(&self) -> Vec<f32> {
-            let Contraction { terms, weights, bias, n, .. } = &self.contraction;
+            let Contraction { terms, weights, bias, n, out_offset, out_position_stride, .. } = &self.contraction;
             let k = self.contraction.k();
             let (run, rounded) = (SUMS.run(k), |x: f32| half::bf16::from_f32(x).to_f32());
             let mut expected = vec![9f32; SEATS * self.out_len];
@@ -857,37 +784,39 @@ mod tests {
                 let sum = (0..k).step_by(run).map(chain).reduce(|sum, run| sum + run).unwrap_or_default();
                 let sum = sum + bias.as_ref().map_or(0.0, |bias| bias[column]);
                 let result = if self.contraction.activation == Activation::Relu { sum.max(0.0) } else { sum };
-                expected[seat * self.out_len + 1 + position * (n + 5) + column] = result;
+                expected[seat * self.out_len + out_offset + position * out_position_stride + column] = result;
             }
             expected
         }
 
         fn text(&self, tile: Tile) -> String {
-            text(&self.contraction, &self.seat_elements, self.out_len, tile, 5).expect("the activation is known")
+            text(&self.contraction, self.out_len, tile, 5, None, &[]).expect("the activation is known")
         }
 
         /// The result by the interpreter, which multiplies fragments as chains of fused multiply-adds.
         fn run(&self, tile: Tile) -> Vec<f32> {
-            let module = image::text("contract.loom", self.text(tile), "contract").module();
-            let module = module.unwrap_or_else(|error| panic!("{tile:?}: {error}"));
-            let kernel = module.specialise("contract", &Default::default());
-            let kernel = kernel.unwrap_or_else(|error| panic!("{tile:?}: {error}"));
-            let geometry = kernel.launch.geometry(&[SEATS as u64]).expect("a geometry");
             let bytes = |floats: &[f32]| bytemuck::cast_slice::<f32, u8>(floats).to_vec();
             let Contraction { weights, bias, n, .. } = &self.contraction;
-            let mut buffers = [
-                bytes(&self.data[0]),
-                bytes(&self.data[1]),
-                packed_bytes(weights, self.contraction.k(), *n),
-                bytes(bias.as_deref().unwrap_or_default()),
-                bytes(&vec![9.0; SEATS * self.out_len]),
-            ];
-            let mut arguments = vec![Argument::Scalar(SEATS as u64)];
-            arguments.extend(buffers.iter_mut().map(|buffer| Argument::Buffer(buffer)));
-            interp::run(&kernel, geometry, &mut arguments, Limits::default())
-                .unwrap_or_else(|fault| panic!("{tile:?}: {fault}"));
-            buffers[4].chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
+            let mut terms = [bytes(&self.data[0]), bytes(&self.data[1])];
+            let mut rows = vec![0xff; SEATS * POSITIONS * row_bytes(&self.contraction)];
+            let mut out = bytes(&vec![9.0; SEATS * self.out_len]);
+            let pack = pack_text(&self.contraction, &self.seat_elements, &[], 5);
+            launch("pack", pack, terms.iter_mut().chain([&mut rows]));
+            let mut weights = packed_bytes(weights, self.contraction.k(), *n);
+            let mut bias = bytes(bias.as_deref().unwrap_or_default());
+            launch("contract", self.text(tile), [&mut rows, &mut weights, &mut bias, &mut out]);
+            out.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
         }
+    }
+
+    fn launch<'a>(name: &str, text: String, buffers: impl IntoIterator<Item = &'a mut Vec<u8>>) {
+        let module = image::text("contract.loom", text.clone(), name).module();
+        let module = module.unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let kernel = module.specialise(name, &Default::default()).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let geometry = kernel.launch.geometry(&[SEATS as u64]).expect("a geometry");
+        let mut arguments = vec![Argument::Scalar(SEATS as u64)];
+        arguments.extend(buffers.into_iter().map(|buffer| Argument::Buffer(buffer)));
+        interp::run(&kernel, geometry, &mut arguments, Limits::default()).unwrap_or_else(|fault| panic!("{fault}"));
     }
 
     /// Every tile gives the bits of the order that is told, and touches nothing outside of its buffers: K of one step, of runs with
@@ -909,48 +838,130 @@ mod tests {
         }
     }
 
+    /// What one contraction hands to another is what the other would pack: in one run and in two, with zeros between, from a column other
+    /// than the first on, and stored one by one or several at once.
+    #[test]
+    fn rows_that_are_handed_on_are_those_that_are_packed() {
+        let bytes = |floats: &[f32]| bytemuck::cast_slice::<f32, u8>(floats).to_vec();
+        for (n, from, count, rest) in
+            [(40, 0, 40, 24), (64, 0, 64, 64), (40, 8, 24, 8), (33, 0, 32, 0), (70, 5, 56, 56)]
+        {
+            let case = case([2, 40, 72], n, Activation::Relu);
+            let maker = &case.contraction;
+            let term = |storage, offset, position_stride, tap_len| Term {
+                storage: StorageId(storage),
+                offset,
+                position_stride,
+                taps: 1,
+                tap_stride: 0,
+                tap_len,
+            };
+            let made = term(2, maker.out_offset + from, maker.out_position_stride, count);
+            let shared = term(1, 4, 4, rest);
+            for terms in [vec![made, shared], vec![shared, made]] {
+                let at = usize::from(terms[0] == shared);
+                let seat_elements = if at == 0 { [case.out_len, 0] } else { [0, case.out_len] };
+                let reader = Contraction { terms, n: 8, ..maker.clone() };
+                assert!(in_pieces(at * rest, count));
+                let hands = [hand(&reader, at, 0, from)];
+                let mut memory = [bytes(&case.data[0]), bytes(&case.data[1]), bytes(&vec![9.0; SEATS * case.out_len])];
+                let mut bias = bytes(maker.bias.as_deref().unwrap_or_default());
+                let mut rows = vec![0xff; SEATS * POSITIONS * row_bytes(maker)];
+                launch(
+                    "pack",
+                    pack_text(maker, &case.seat_elements, &[], 5),
+                    memory[..2].iter_mut().chain([&mut rows]),
+                );
+                let mut packed = vec![0xff; SEATS * POSITIONS * row_bytes(&reader)];
+                let mut found = packed.clone();
+                let kinds = TILES.iter().map(|tile| Some(*tile)).chain([None]);
+                for tile in kinds {
+                    let (text, mut weights) = match tile {
+                        Some(tile) => (
+                            text(maker, case.out_len, tile, 5, None, &hands),
+                            packed_bytes(&maker.weights, maker.k(), n),
+                        ),
+                        None => {
+                            let tile = contract::Tile::of(maker, 2, 132, None);
+                            let text = contract::text(maker, &case.seat_elements, case.out_len, tile, 5, None, &hands);
+                            (text, contract::packed_bytes(&maker.weights, maker.k(), n).into_owned())
+                        }
+                    };
+                    let [own, other, out] = &mut memory;
+                    let lefts = if tile.is_some() { vec![&mut rows] } else { vec![own, &mut *other] };
+                    let after = [&mut weights, &mut bias, &mut *out, &mut found];
+                    launch("contract", text.expect("the activation is known"), lefts.into_iter().chain(after));
+                    let whole = pack_text(&reader, &seat_elements, &[], 5);
+                    let rest = pack_text(&reader, &seat_elements, &[at], 5);
+                    let terms = if at == 0 { [&mut *out, other] } else { [other, out] };
+                    let [first, second] = terms;
+                    launch("pack", whole, [&mut *first, &mut *second, &mut packed]);
+                    if count + rest_of(&reader, at) > count || !is_full(&reader) {
+                        launch("pack", rest, [first, second, &mut found]);
+                    }
+                    assert!(found == packed, "{n} columns, {from} and {count} on, {tile:?}");
+                    found.fill(0xff);
+                }
+            }
+        }
+    }
+
+    /// Terms of k but for those of term `at`.
+    fn rest_of(contraction: &Contraction, at: usize) -> usize {
+        contraction.k() - contraction.terms[at].k()
+    }
+
     /// The text of every tile becomes products of tensor cores, with operands in loads of 16 bytes, for every activation.
     #[test]
     fn texts_become_products_of_matrices() {
         for activation in [Activation::None, Activation::Relu, Activation::Sigmoid, Activation::Tanh, Activation::Silu]
         {
             let case = case([2, 40, 432], 130, activation);
-            let Cut { runs, steps, block, .. } = Cut::of(case.contraction.k());
-            assert_eq!((runs, steps, block), (4, 4, 4));
+            let k = case.contraction.k();
+            assert_eq!((k, row(k)), (512, 512));
+            let takes = Takes { target: Sm::new(90), version: (8, 0), shared_bytes_max: 227 << 10 };
+            let ptx = |name: &str, text: String| {
+                let origin = image::text("contract.loom", text, name);
+                image::of_text(&origin, "node", false, &takes).unwrap_or_else(|error| panic!("{error}"))
+            };
+            // Rows are read and written in pieces, and packed whole.
+            let pack = ptx("pack", pack_text(&case.contraction, &case.seat_elements, &[], 9));
+            assert_eq!(pack.launch.geometry(&[9]).expect("a geometry").workgroups, [9 * 3 * 64 / 256 + 1, 1, 1]);
+            assert!(pack.text.contains("ld.global.v4.b32") && !pack.text.contains("ld.global.b32"), "{}", pack.text);
             for tile in TILES {
-                let takes = Takes { target: Sm::new(90), version: (8, 0), shared_bytes_max: 227 << 10 };
-                let origin = image::text("contract.loom", case.text(tile), "contract");
-                let image = image::of_text(&origin, "node", false, &takes).unwrap_or_else(|error| panic!("{error}"));
+                let image = ptx("contract", case.text(tile));
                 let geometry = image.launch.geometry(&[9]).expect("a geometry");
                 let groups = [(9 * POSITIONS).div_ceil(tile.rows) as u32, 130usize.div_ceil(tile.columns) as u32, 1];
                 assert_eq!(geometry.workgroups, groups);
-                let [down, across] = tile.fragments();
-                let products = image.text.matches("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32").count();
-                assert_eq!(products, block * down * across * 4, "{tile:?}");
-                let weights = image.text.matches("ld.global.v4.b32").count();
-                assert!(weights >= block * down * 2, "{tile:?}: {weights}");
-                let rows = image.text.matches("ld.shared.v4.b32").count();
-                // One row is all columns of a fragment.
-                assert_eq!(rows, if tile.rows == 1 { block } else { block * across * 2 }, "{tile:?}");
-                assert!(!image.text.contains("shfl"), "{tile:?}");
+                let count = |what: &str| image.text.matches(what).count();
+                // Of 16 terms; loops of few turns are written out.
+                let ([down, across], steps) = (tile.fragments(), tile.depth(k) / 16);
+                let products = count("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32");
+                assert!(products > 0 && products.is_multiple_of(steps * down * across * 2), "{tile:?}");
+                let fragments = products / (down * across * 2) * (down + across);
+                assert_eq!(count("ldmatrix.sync.aligned.m8n8.x4.shared.b16"), fragments, "{tile:?}");
+                // All that is staged is copied in pieces of 16 bytes.
+                let copies = (tile.columns * tile.depth(k) / PIECE).div_ceil(tile.down * tile.across * LANES);
+                let copied = count("cp.async.cg.shared.global");
+                assert!(copied > copies * tile.ahead(k), "{tile:?}: {copied}");
+                assert_eq!(copied, count("cp.async.") - count("cp.async.commit") - count("cp.async.wait"), "{tile:?}");
+                assert!(!image.text.contains("shfl") && count("ld.global") <= 1, "{tile:?}: {}", image.text);
             }
         }
     }
 
-    /// A step is of one run alone, and what fills it up is zero; every weight has its place.
+    /// What fills up the last stage is zero; every weight has its place.
     #[test]
     fn weights_lie_in_tiles() {
         let (k, n) = (150, 18);
-        let Cut { runs, run, steps, .. } = Cut::of(k);
-        assert_eq!((runs, run, steps), (4, 38, 2));
+        assert_eq!(row(k), 192);
         let weights: Vec<f32> = (0..k * n).map(|at| (at % 251) as f32 + 1.0).collect();
         let packed: Vec<u16> = packed_bytes(&weights, k, n).chunks_exact(2).map(bytemuck::pod_read_unaligned).collect();
-        assert_eq!(packed.len(), 2 * runs * steps * SIDE * DEPTH);
+        assert_eq!(packed.len(), 2 * SIDE * 192);
         let mut places = vec![0f32; packed.len()];
         for (row, column) in (0..k).flat_map(|row| (0..n).map(move |column| (row, column))) {
-            let (of, term) = (row / run, row % run);
-            let tile = column / SIDE * runs * steps + of * steps + term / DEPTH;
-            places[(tile * SIDE + column % SIDE) * DEPTH + term % DEPTH] = weights[row * n + column];
+            let tile = column / SIDE * (192 / STAGE) + row / STAGE;
+            places[(tile * SIDE + column % SIDE) * STAGE + row % STAGE] = weights[row * n + column];
         }
         let found: Vec<f32> = packed.into_iter().map(|bits| half::bf16::from_bits(bits).to_f32()).collect();
         assert_eq!(found, places);
@@ -972,7 +983,7 @@ mod tests {
             let contraction = Contraction { n: 4096, ..case([1, 4, k - 4], 8, Activation::None).contraction };
             for rows in [1, 2, 40, 600] {
                 let tile = Tile::of(&contraction, rows, 132, 0);
-                assert!(tile.memory(&Cut::of(k))[2] <= 48 << 10, "{rows} rows of {k}: {tile:?}");
+                assert!(tile.memory(k) <= 48 << 10, "{rows} rows of {k}: {tile:?}");
             }
         }
         assert_eq!(of(256, 8).columns, 16);

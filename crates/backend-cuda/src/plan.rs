@@ -23,9 +23,10 @@ use crate::matrices;
 use crate::moves::{CARRIED_MAX, CARRIED_UNIT, Filled, Kind, Moved, RANGES_MAX, Way};
 use crate::queue::{BLOCK_HEAD, BLOCK_NUMBER, block_bytes, write_block};
 use crate::slot::SlotMemory;
-use crate::steps::{self, Commands, Part, Step};
+use crate::steps::{self, Commands, Handed, Part, Step};
 use crate::sys::{Address, Memory, Node};
 use crate::weights::{Constant, Owner};
+use crate::writer::Hand;
 use lanes_core::Scope;
 use lanes_core::device::flight::{Bindings, Sample};
 use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions, Purpose, TurnTimes};
@@ -144,6 +145,12 @@ struct Preparation<'a> {
     kernel_of: Vec<Option<usize>>,
     /// By command and tile: the kernel of a contraction.
     contraction_of: HashMap<(usize, Tile), usize>,
+    /// By contraction of rounded operands: where in scratch its packed rows begin, behind what the layout has.
+    packed_of: Vec<Option<usize>>,
+    /// What contractions write of the packed rows of others.
+    handed: Vec<Handed>,
+    /// By contraction that packs its rows: the kernel that does.
+    packer_of: HashMap<usize, usize>,
     /// By command: its record, if it has one.
     record_of: Vec<Option<usize>>,
     faulting: Vec<(String, Arc<Image>)>,
@@ -233,6 +240,10 @@ impl<'a> Preparation<'a> {
             .ok_or_else(|| DeviceError::unaddressable(format!("scratch of plan {name} for {seats} seats"), u64::MAX))?;
         let hazards = Hazards::with_layout(plan, &layout);
         let commands = plan.plan().commands.len();
+        let (packed_of, scratch_bytes) = packed(plan, &layout, seats).ok_or_else(|| {
+            DeviceError::unaddressable(format!("packed rows of plan {name} for {seats} seats"), u64::MAX)
+        })?;
+        let handed = steps::handed(plan, &parts, &steps::packs(plan));
         let mut preparation = Self {
             device,
             plan,
@@ -248,12 +259,14 @@ impl<'a> Preparation<'a> {
             kernels: Vec::new(),
             kernel_of: vec![None; commands],
             contraction_of: HashMap::new(),
+            packed_of,
+            handed,
+            packer_of: HashMap::new(),
             record_of: vec![None; commands],
             faulting: Vec::new(),
             weights_of: HashMap::new(),
         };
         // Charged first, all that is counted by rows and seats; nothing is allocated if it is too much.
-        let scratch_bytes = preparation.layout.bytes();
         preparation.charge(Purpose::Scratch, "scratch", scratch_bytes)?;
         preparation.kernels()?;
         let staging = preparation.staging()?;
@@ -335,6 +348,18 @@ impl<'a> Preparation<'a> {
             .unwrap_or_default();
         let cell =
             epilogue.map(|epilogue| Cell { epilogue, seat_elements: &more, keeps: steps::keeps(self.plan, epilogue) });
+        if steps::packs(self.plan)[at] == Some(at) {
+            let of = |handed: &&Handed| handed.owner == at;
+            let handed: Vec<usize> = self.handed.iter().filter(of).map(|handed| handed.term).collect();
+            if handed.len() < contraction.terms.len() || !matrices::is_full(contraction) {
+                let text = matrices::pack_text(contraction, &terms, &handed, self.capacity.max_seats as usize);
+                let origin = image::text("pack.loom", text, "pack");
+                let image = image::of_text(&origin, &contraction.label, false, &self.device.takes())?;
+                let number = self.load(image)?;
+                self.packer_of.insert(at, number);
+            }
+        }
+        let hands: Vec<Hand> = self.hands(at).map(|(hand, _)| hand).collect();
         for &seats in &buckets(self.capacity.max_seats) {
             let tile = self.tile(contraction, seats as usize);
             if self.contraction_of.contains_key(&(at, tile)) {
@@ -342,9 +367,8 @@ impl<'a> Preparation<'a> {
             }
             let seats = self.capacity.max_seats as usize;
             let text = match tile {
-                Tile::Floats(tile) => contract::text(contraction, &terms, out, tile, seats, cell),
-                // No launch is done with one of these: `cell::fits`.
-                Tile::Matrices(tile) => matrices::text(contraction, &terms, out, tile, seats),
+                Tile::Floats(tile) => contract::text(contraction, &terms, out, tile, seats, cell, &hands),
+                Tile::Matrices(tile) => matrices::text(contraction, out, tile, seats, cell, &hands),
             };
             let text = text.ok_or_else(|| DeviceError::Unsupported {
                 what: format!("activation {:?} of {} on a GPU", contraction.activation, contraction.label),
@@ -356,6 +380,15 @@ impl<'a> Preparation<'a> {
             self.contraction_of.insert((at, tile), number);
         }
         Ok(())
+    }
+
+    /// What contraction `at` hands on, and to whose rows.
+    fn hands(&self, at: usize) -> impl Iterator<Item = (Hand, usize)> {
+        let handed = self.handed.iter().filter(move |handed| handed.maker == at);
+        handed.filter_map(|&Handed { owner, term, result, from, .. }| match &self.plan.plan().commands[owner] {
+            Command::Contract(consumer) => Some((matrices::hand(consumer, term, result, from), owner)),
+            _ => None,
+        })
     }
 
     /// What is done with the contraction that command `at` is.
@@ -392,13 +425,18 @@ impl<'a> Preparation<'a> {
             let Command::Contract(contraction) = command else { continue };
             let Contraction { label, weights, precision, bias, n, .. } = contraction;
             let units = self.epilogue_of(at).map_or(*n, |epilogue| epilogue.units);
-            let packed = || match precision {
-                Precision::F32 if units == *n => contract::packed_bytes(weights, contraction.k(), *n),
-                Precision::F32 => {
-                    let beside = cell::side_by_side(weights, *n, units);
-                    Cow::Owned(contract::packed_bytes(&beside, contraction.k(), *n).into_owned())
+            let packed = || {
+                let beside: Cow<'_, [f32]> = match units == *n {
+                    true => Cow::Borrowed(weights),
+                    false => Cow::Owned(cell::side_by_side(weights, *n, units)),
+                };
+                match (precision, beside) {
+                    (Precision::F32, Cow::Borrowed(weights)) => contract::packed_bytes(weights, contraction.k(), *n),
+                    (Precision::F32, beside) => {
+                        Cow::Owned(contract::packed_bytes(&beside, contraction.k(), *n).into_owned())
+                    }
+                    (_, beside) => Cow::Owned(matrices::packed_bytes(&beside, contraction.k(), *n)),
                 }
-                _ => Cow::Owned(matrices::packed_bytes(weights, contraction.k(), *n)),
             };
             let owner = Owner::Floats(Arc::downgrade(weights), *n, units, *precision);
             let weights = self.constant(label, owner, &packed)?;
@@ -633,6 +671,14 @@ impl<'a> Build<'a> {
                 let times = to.map_or(seats, |to| self.times(to, seats));
                 movers.moved(&moved, self.device, times, most)
             }
+            Step::Pack(at) => {
+                let Command::Contract(contraction) = &commands[at] else { return Ok(Node::Nothing) };
+                let mut passed = vec![Given::Bits(seats as u64)];
+                passed.extend(contraction.terms.iter().map(|term| Given::Buffer(self.base(term.storage), 0)));
+                passed.push(Given::Buffer(self.packed(at), 0));
+                let kernel = self.of.packer_of.get(&at).copied().unwrap_or(0);
+                self.launch(at, kernel, &contraction.label, &[seats as u64], &passed, seats)
+            }
             Step::Command(at) => self.command(at, &commands[at], seats),
             Step::Cell(epilogue) => {
                 let at = self.of.plan.plan().epilogues[epilogue].contraction;
@@ -664,6 +710,11 @@ impl<'a> Build<'a> {
             // What no command touches lies nowhere, and nobody looks.
             Storage::Scratch { .. } => self.scratch.base().plus(self.of.layout.start(id).unwrap_or(0)),
         }
+    }
+
+    /// Where the packed rows lie that command `at` reads.
+    fn packed(&self, at: usize) -> Address {
+        self.scratch.base().plus(self.of.packed_of[at].unwrap_or(0))
     }
 
     fn command(&self, at: usize, command: &Command, seats: usize) -> Result<Node<'a>, DeviceError> {
@@ -709,12 +760,16 @@ impl<'a> Build<'a> {
                 let (weights, bias) = self.of.weights_of[&at];
                 // Into memory that all seats share there is one seat: the check of the options sees to it.
                 let mut passed = vec![Given::Bits(seats as u64)];
-                passed.extend(contraction.terms.iter().map(|term| whole(term.storage)));
+                match contraction.precision {
+                    Precision::F32 => passed.extend(contraction.terms.iter().map(|term| whole(term.storage))),
+                    _ => passed.push(Given::Buffer(self.packed(at), 0)),
+                }
                 passed.push(Given::Buffer(weights, 0));
                 passed.extend(bias.map(|bias| Given::Buffer(bias, 0)));
                 passed.push(whole(contraction.out));
                 let more = self.of.epilogue_of(at).map(cell::places).into_iter().flatten();
                 passed.extend(more.map(|place| whole(place.storage)));
+                passed.extend(self.of.hands(at).map(|(_, owner)| Given::Buffer(self.packed(owner), 0)));
                 let tile = self.of.tile(contraction, seats);
                 let kernel = self.of.contraction_of.get(&(at, tile)).copied().unwrap_or(0);
                 self.launch(at, kernel, &contraction.label, &[seats as u64], &passed, seats)
@@ -811,6 +866,25 @@ impl<'a> Build<'a> {
             parameters,
         })
     }
+}
+
+/// By contraction of rounded operands, where its packed rows begin behind `layout`, and the bytes of all; `None` if no number tells.
+fn packed(plan: &Checked<'_>, layout: &Layout, seats: usize) -> Option<(Vec<Option<usize>>, usize)> {
+    let mut starts = vec![None; plan.plan().commands.len()];
+    let mut bytes = layout.bytes();
+    for (at, owner) in steps::packs(plan).into_iter().enumerate() {
+        let (Some(owner), Command::Contract(contraction)) = (owner, &plan.plan().commands[at]) else { continue };
+        if owner == at {
+            let start = bytes.checked_next_multiple_of(ALIGN)?;
+            let rows = seats.checked_mul(contraction.positions)?;
+            bytes = start.checked_add(rows.checked_mul(matrices::row_bytes(contraction))?)?;
+            starts[at] = Some(start);
+        } else {
+            starts[at] = starts[owner];
+        }
+    }
+    isize::try_from(bytes).ok()?;
+    Some((starts, bytes))
 }
 
 /// Drops the edges that others imply. The driver takes each for a wait: a kernel with two of them starts a microsecond later

@@ -8,14 +8,18 @@
 //! - A launch that goes on with a contraction is done with it in one kernel, where nothing needs to come between.
 //! - Zeros that nobody overwrites are there already: scratch is zeroed when it is made, and such a storage shares memory with none.
 //! - What moves first, or last, moves in one launch.
+//! - Rows that are multiplied rounded are packed by a launch of their own, once for all contractions that read the same. What a
+//!   contraction makes of them for another it writes there itself.
 //! - Nothing here needs a GPU: [`outline`] tells what a plan would become.
 //! - Not here: what goes up and down, and the driver's nodes (`plan`).
 
 use crate::contract::cell;
+use crate::matrices;
 use crate::moves::MOVES_MOST;
+use crate::writer::step;
 use lanes_core::device::DeviceError;
 use lanes_core::hazard::Hazards;
-use lanes_core::plan::{Access, Checked, Command, Epilogue, Operand, Place, Region, Storage, StorageId};
+use lanes_core::plan::{Access, Checked, Command, Epilogue, Operand, Place, Precision, Region, Storage, StorageId};
 use lanes_core::scratch::Layout;
 
 /// The most bytes, for all seats, that zeros are kept for.
@@ -124,11 +128,115 @@ pub(crate) fn keeps(plan: &Checked<'_>, epilogue: &Epilogue) -> bool {
     !is_scratch || !by_columns || others
 }
 
+/// By command: the contraction whose packed rows a contraction of rounded operands reads, its own or those of an earlier one that reads
+/// the same.
+pub(crate) fn packs(plan: &Checked<'_>) -> Vec<Option<usize>> {
+    let commands = &plan.plan().commands;
+    let mut packs = vec![None; commands.len()];
+    // Those whose rows are still what their terms say.
+    let mut valid: Vec<usize> = Vec::new();
+    for (at, command) in commands.iter().enumerate() {
+        if let Command::Contract(contraction) = command
+            && contraction.precision != Precision::F32
+        {
+            let reads_alike = |earlier: &&usize| match &commands[**earlier] {
+                Command::Contract(other) => {
+                    other.terms == contraction.terms && other.positions == contraction.positions
+                }
+                _ => false,
+            };
+            let owner = valid.iter().find(reads_alike).copied().unwrap_or(at);
+            packs[at] = Some(owner);
+            if owner == at {
+                valid.push(at);
+            }
+        }
+        let written: Vec<_> = command.touches().into_iter().filter(|touch| touch.access.writes()).collect();
+        valid.retain(|&owner| {
+            let Command::Contract(contraction) = &commands[owner] else { return false };
+            let reads = |place: Place| contraction.terms.iter().any(|term| Place::Storage(term.storage) == place);
+            !written.iter().any(|touch| reads(touch.place))
+        });
+    }
+    packs
+}
+
+/// A term of packed rows that whoever makes its values writes there too, rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handed {
+    /// The contraction that packs the rows.
+    pub owner: usize,
+    /// Which of its terms.
+    pub term: usize,
+    /// The contraction that makes the values, by itself or with what goes on with it.
+    pub maker: usize,
+    /// Which result of what goes on with it; 0 where nothing does.
+    pub result: usize,
+    /// The first of the maker's columns, or units, that the term reads.
+    pub from: usize,
+}
+
+/// What is handed on: of each row and position the same elements, in whole pieces, that nobody else writes.
+pub(crate) fn handed(plan: &Checked<'_>, parts: &[Part], packs: &[Option<usize>]) -> Vec<Handed> {
+    let plan = plan.plan();
+    let mut writers = vec![Vec::new(); plan.storages.len()];
+    for (at, command) in plan.commands.iter().enumerate() {
+        for touch in command.touches().iter().filter(|touch| touch.access.writes()) {
+            if let Place::Storage(StorageId(id)) = touch.place {
+                writers[id as usize].push(at);
+            }
+        }
+    }
+    // What a command makes of a storage: the contraction, which result, the first element, that of the next position, and how many.
+    let made = |at: usize, storage: StorageId| match (&plan.commands[at], parts[at]) {
+        (Command::Contract(contraction), Part::Alone) => {
+            let stride = step(contraction.positions, contraction.out_position_stride);
+            Some((at, 0, contraction.out_offset, stride, contraction.n, contraction.positions))
+        }
+        (Command::Dispatch { .. }, Part::Cell(epilogue)) => {
+            let epilogue = &plan.epilogues[epilogue];
+            let Command::Contract(contraction) = &plan.commands[epilogue.contraction] else { return None };
+            let is_it = |result: &lanes_core::plan::Elements| result.storage == storage && result.unit_stride == 1;
+            let result = epilogue.results.iter().position(is_it)?;
+            let lies = &epilogue.results[result];
+            let stride = step(contraction.positions, lies.position_stride);
+            Some((epilogue.contraction, result, lies.offset, stride, epilogue.units, contraction.positions))
+        }
+        _ => None,
+    };
+    let mut handed = Vec::new();
+    for (owner, command) in plan.commands.iter().enumerate() {
+        let Command::Contract(contraction) = command else { continue };
+        if packs[owner] != Some(owner) {
+            continue;
+        }
+        let mut done = 0;
+        for (term, read) in contraction.terms.iter().enumerate() {
+            let start = done;
+            done += read.k();
+            let storage = &plan.storages[read.storage.0 as usize];
+            let [writer] = writers[read.storage.0 as usize][..] else { continue };
+            if !matches!(storage, Storage::Scratch { .. }) || writer >= owner || read.taps != 1 {
+                continue;
+            }
+            let Some((maker, result, offset, stride, count, positions)) = made(writer, read.storage) else { continue };
+            let is_alike = positions == contraction.positions && stride == step(positions, read.position_stride);
+            let Some(from) = read.offset.checked_sub(offset) else { continue };
+            if is_alike && from + read.tap_len <= count && matrices::in_pieces(start, read.tap_len) {
+                handed.push(Handed { owner, term, maker, result, from });
+            }
+        }
+    }
+    handed
+}
+
 /// A node to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// These commands, which move bytes, in one launch.
     Moves(Vec<usize>),
+    /// The rows of this contraction, rounded, for it and others.
+    Pack(usize),
     /// A command.
     Command(usize),
     /// The contraction and the launch of an epilogue.
@@ -174,9 +282,42 @@ impl Commands<'_> {
         let early = several(self.moves(|at| self.hazards.before(at).is_empty() && !is_late[at]));
         let is_early = is_in(&early);
 
+        let packs = packs(self.plan);
+        let handed = handed(self.plan, self.parts, &packs);
+        // By command: the node that packs its rows for all.
+        let mut packed = vec![None; plan.commands.len()];
         let mut node_of = vec![None; plan.commands.len()];
         let mut add = |step: Step, commands: &[usize]| {
             let mut after = Vec::new();
+            if let Step::Pack(owner) = step {
+                let Command::Contract(contraction) = &plan.commands[owner] else { return };
+                let own = |term: &usize| !handed.iter().any(|handed| (handed.owner, handed.term) == (owner, *term));
+                let own: Vec<usize> = (0..contraction.terms.len()).filter(own).collect();
+                if own.is_empty() && matrices::is_full(contraction) {
+                    // Others write all of it.
+                    return;
+                }
+                // After those that write what is packed here.
+                for place in own.iter().map(|&term| Place::Storage(contraction.terms[term].storage)) {
+                    if let Place::Storage(id) = place {
+                        after.extend(input(id));
+                    }
+                    let writes = |&&earlier: &&u32| {
+                        let touches = plan.commands[earlier as usize].touches();
+                        touches.iter().any(|touch| touch.access.writes() && touch.place == place)
+                    };
+                    let before = self.hazards.before(owner).iter().filter(writes);
+                    after.extend(before.filter_map(|&earlier| node_of[earlier as usize]));
+                }
+                after.sort_unstable();
+                after.dedup();
+                packed[owner] = Some(first + steps.len());
+                steps.push((step, after));
+                return;
+            }
+            for &owner in commands.iter().filter_map(|&at| packs[at].as_ref()) {
+                after.extend(packed[owner]);
+            }
             for &at in commands {
                 after.extend(self.hazards.before(at).iter().filter_map(|&earlier| node_of[earlier as usize]));
                 for touch in plan.commands[at].touches() {
@@ -196,6 +337,10 @@ impl Commands<'_> {
         };
         early.chunks(MOVES_MOST).for_each(|group| add(Step::Moves(group.to_vec()), group));
         for (at, command) in plan.commands.iter().enumerate() {
+            // Where it stands, so that nothing that it reads is written between.
+            if packs[at] == Some(at) {
+                add(Step::Pack(at), &[at]);
+            }
             match self.parts[at] {
                 Part::Early(_) | Part::Kept => {}
                 Part::Cell(epilogue) => add(Step::Cell(epilogue), &[plan.epilogues[epilogue].contraction, at]),
@@ -241,6 +386,7 @@ pub fn outline(plan: &Checked<'_>, max_seats: usize) -> Result<Vec<String>, Devi
     let (steps, _) = Commands { plan, hazards: &hazards, parts: &parts, reports: &reports }.steps(0, None, &[]);
     let said = |step: &Step| match step {
         Step::Moves(moved) => moved.iter().map(|&at| commands[at].label()).collect::<Vec<_>>().join(", "),
+        Step::Pack(at) => format!("rows of {}", commands[*at].label()),
         Step::Command(at) => commands[*at].label().to_owned(),
         Step::Cell(epilogue) => {
             let epilogue = &plan.plan().epilogues[*epilogue];

@@ -57,6 +57,9 @@ fn divisions_are_total() {
     let both = &["setp.eq.s32", ", 0;", ", -1;", "or.pred", "div.s32", "neg.s32", "selp.b32"];
     check(75, "%r = scalar.divsi %i, %i2 : i32", "i32", both, &[]);
     check(75, "%r = scalar.remui %i, %i2 : i32", "i32", &["selp.b32", "rem.u32"], &["neg"]);
+    // By a power of two nothing is divided.
+    let powers = "%c8 = scalar.constant 8 : i32\n%a = scalar.remui %i, %c8 : i32\n%b = scalar.divui %i2, %c8 : i32\n%r = scalar.addi %a, %b : i32";
+    check(75, powers, "i32", &["and.b32", ", 7;", "shr.u32", ", 3;"], &["rem.u32", "div.u32"]);
     // What a divisor is known to be needs no test.
     let constant = "%c7 = scalar.constant 7 : i32\n%r = scalar.divsi %i, %c7 : i32";
     check(75, constant, "i32", &["div.s32", ", 7;"], &["selp", "setp"]);
@@ -250,6 +253,39 @@ fn tensor_cores_multiply_where_nobody_sees_the_layout() {
     );
     let seen = emitted(&product("f16", "f32", 16, 8, &seen), &on(90)).text;
     assert!(!seen.contains("mma.sync") && seen.contains("fma.rn.f32"), "{seen}");
+}
+
+#[test]
+fn staged_operands_are_read_by_matrices() {
+    // Both operands from workgroup memory of that pitch, the right one with the depth in one piece; or the left one from `%a`.
+    let text = |pitch: u32, left: &str| {
+        format!(
+            "kernel.def @k() {{\n  kernel.launch.config workgroups(1, 1, 1) workgroup_size(32, 1, 1) : index\n}} launch(%a: buffer, %s: \
+             buffer) {{\n  %base = index.constant 0 : offset\n  %n = index.constant 16 : index\n  %d = index.constant 32 : index\n  \
+             %bytes = index.constant {} : offset\n  %w = buffer.alloca<workgroup> align(16) %bytes : buffer\n  \
+             %deep = encoding.layout.strided [1, {pitch}] : encoding<layout>\n  %va = buffer.view %{left}[%base] : buffer -> \
+             view<16x{pitch}xbf16>\n  %vb = buffer.view %w[%base] : buffer -> view<32x16xbf16, %deep>\n  %vs = buffer.view %s[%base] : \
+             buffer -> view<16x16xf32>\n  %l = vector.fragment.load<lhs> %va[0, 0] shape [%n, %d] : view<16x{pitch}xbf16> -> \
+             vector<32xbf16>\n  %r = vector.fragment.load<rhs> %vb[0, 0] shape [%d, %n] : view<32x16xbf16, %deep> -> vector<32xbf16>\n  \
+             %i = vector.fragment.load<init> %vs[0, 0] shape [%n, %n] : view<16x16xf32> -> vector<8xf32>\n  %m = vector.mma %l, %r, %i : \
+             vector<32xbf16>, vector<32xbf16>, vector<8xf32>\n  vector.fragment.store<result> %m, %vs[0, 0] shape [%n, %n] : \
+             vector<8xf32>, view<16x16xf32>\n  kernel.return\n}}\n",
+            16 * pitch * 2
+        )
+    };
+    let count = |text: &str, what: &str| text.matches(what).count();
+    let staged = emitted(&text(40, "w"), &on(90)).text;
+    // One for each operand and 16 of the depth, and products take the words as they are.
+    assert_eq!(count(&staged, "ldmatrix.sync.aligned.m8n8.x4.shared.b16"), 4, "{staged}");
+    assert_eq!(count(&staged, "mma.sync"), 4, "{staged}");
+    assert!(!staged.contains("ld.shared") && !staged.contains(", {%h"), "{staged}");
+    // Rows that do not begin at 16 bytes, and an operand that lies elsewhere: the depth is then taken as the loads have it.
+    for other in [text(36, "w"), text(40, "a")] {
+        let other = emitted(&other, &on(90)).text;
+        assert!(!other.contains("ldmatrix") && count(&other, "mma.sync") == 4, "{other}");
+    }
+    let old = emitted(&text(40, "w"), &on(75)).text;
+    assert!(!old.contains("ldmatrix") && !old.contains("mma.sync"), "{old}");
 }
 
 #[test]

@@ -8,7 +8,8 @@
 //! - A workgroup writes while others still read operands: the results may not lie where operands do.
 //! - Not here: which launches go with which contraction (`steps`).
 
-use super::{LANES, Text, step};
+use crate::matrices;
+use crate::writer::{Extent, LANES, Summed, Writer, line, step};
 use lanes_core::plan::{Activation, Contraction, Elements, Epilogue, Operand, Precision};
 use std::fmt::Write;
 
@@ -22,13 +23,11 @@ pub(crate) struct Cell<'a> {
     pub keeps: bool,
 }
 
-/// Whether there is a kernel for both. These kernels multiply operands as they are: none has rounded ones.
+/// Whether there is a kernel for both: the columns of a unit meet in the smallest workgroup.
 pub(crate) fn fits(contraction: &Contraction, epilogue: &Epilogue) -> bool {
     let groups = contraction.n / epilogue.units;
-    contraction.precision == Precision::F32
-        && contraction.activation == Activation::None
-        && groups.is_power_of_two()
-        && groups <= LANES
+    let most = if contraction.precision == Precision::F32 { LANES } else { matrices::SIDE };
+    contraction.activation == Activation::None && groups.is_power_of_two() && groups <= most
 }
 
 /// What the kernel touches besides what the contraction alone does, in the order of its arguments.
@@ -47,23 +46,15 @@ pub(crate) fn side_by_side(weights: &[f32], n: usize, units: usize) -> Vec<f32> 
     weights.chunks_exact(n).flat_map(row).collect()
 }
 
-macro_rules! line {
-    ($to:expr, $($what:tt)*) => {{
-        let text = &mut $to.text;
-        // Writing to a string does not fail.
-        let _ = writeln!(text, $($what)*);
-    }};
-}
-
-impl Text<'_> {
+impl Writer<'_> {
     /// The arguments after the result's storage.
-    pub(super) fn cell_arguments(&self) -> String {
+    pub(crate) fn cell_arguments(&self) -> String {
         let count = self.cell.map_or(0, |cell| places(cell.epilogue).count());
         (0..count).map(|at| format!(", %more{at}: buffer")).collect()
     }
 
     /// Their views.
-    pub(super) fn cell_views(&mut self) {
+    pub(crate) fn cell_views(&mut self) {
         let Some(cell) = self.cell else { return };
         let positions = self.contraction.positions;
         for (at, place) in places(cell.epilogue).enumerate() {
@@ -75,38 +66,41 @@ impl Text<'_> {
         }
     }
 
-    /// The sums of the chunks added for each unit, and what is made of them.
-    pub(super) fn meet_in_units(&mut self, cell: Cell<'_>) {
+    /// What is made of the sums of each unit, up to the end of the block of an item.
+    pub(crate) fn meet_in_units(&mut self, extent: Extent, cell: Cell<'_>, sum: &Summed<'_>) {
         let Cell { epilogue, keeps, .. } = cell;
         let Contraction { n, positions, out_offset, out_position_stride, .. } = self.contraction;
         let groups = n / epilogue.units;
-        let here = self.width() / groups;
-        self.hold();
-        for (name, value) in [
-            ("all", self.tile.rows * here),
-            ("size", self.cut[0] * LANES),
-            ("here", here),
-            ("groups", groups),
-            ("units", epilogue.units),
-        ] {
+        for (name, value) in [("groups", groups), ("units", epilogue.units)] {
             self.index(name, value);
         }
-        line!(self, "  %mine = index.mul %chunk, %lanes : index");
-        line!(self, "  %item = index.add %mine, %lane : index");
         line!(self, "  %firstunit = index.div %firstcolumn, %groups : index");
-        line!(self, "  scf.for %e = [%item to %all step %size] {{");
-        line!(self, "    %r = index.div %e, %here : index");
-        line!(self, "    %l = index.rem %e, %here : index");
-        line!(self, "    %row = index.add %firstrow, %r : index");
+        self.each_of(extent, extent.columns / groups);
         line!(self, "    %unit = index.add %firstunit, %l : index");
-        line!(self, "    %isrow = index.cmp ult, %row, %rows : index");
         line!(self, "    %isunit = index.cmp ult, %unit, %units : index");
         line!(self, "    %live = scalar.andi %isrow, %isunit : i1");
         line!(self, "    scf.if %live {{");
         line!(self, "      %seat = index.div %row, %positions : index");
         line!(self, "      %position = index.rem %row, %positions : index");
         line!(self, "      %side = index.mul %l, %groups : index");
-        let sums: Vec<String> = (0..groups).map(|group| self.sum_of(group, epilogue.units)).collect();
+        // Of the columns of a unit as many as may be at once.
+        let together = if extent.together > 1 { groups } else { 1 };
+        let mut sums = Vec::with_capacity(groups);
+        for at in 0..groups / together {
+            self.index(&format!("group{at}"), at);
+            line!(self, "      %beside{at} = index.add %side, %group{at} : index");
+            let sum = sum(self, &format!("%beside{at}"), &at.to_string(), together);
+            if together == 1 {
+                sums.push(sum);
+                continue;
+            }
+            for group in 0..groups {
+                line!(self, "      %of{group} = vector.extract {sum}[{group}] : vector<{together}xf32> -> f32");
+                sums.push(format!("%of{group}"));
+            }
+        }
+        let sums: Vec<String> =
+            sums.into_iter().enumerate().map(|(group, sum)| self.biased(group, epilogue.units, sum)).collect();
         if keeps {
             let lies = Elements {
                 storage: self.contraction.out,
@@ -148,43 +142,20 @@ impl Text<'_> {
             let made = named(made);
             let to = self.place(&format!("to{at}"), elements, cell.seat_elements[at]);
             line!(self, "      view.store {made}, %place{at}[{to}] : f32, view<[%more{at}length]xf32>");
+            self.hand_on(at, &made, "%unit", epilogue.units, 1);
         }
-        line!(self, "    }}");
-        line!(self, "  }}");
-        line!(self, "  kernel.return");
-        line!(self, "}}");
     }
 
-    /// The sum of column `group` of `%unit`, bias included, as [`Text::meet`] adds it: its name.
-    fn sum_of(&mut self, group: usize, units: usize) -> String {
-        let (chunks, view) = (self.cut[0], self.sums());
-        self.index(&format!("group{group}"), group);
-        line!(self, "      %beside{group} = index.add %side, %group{group} : index");
-        line!(self, "      %c{group} = index.rem %beside{group}, %each : index");
-        line!(self, "      %ofl{group} = index.div %beside{group}, %each : index");
-        let mut sum = String::new();
-        for chunk in 0..chunks {
-            self.index(&format!("chunk{chunk}of{group}"), chunk);
-            line!(
-                self,
-                "      %part{chunk}of{group} = view.load %sums[%chunk{chunk}of{group}, %r, %c{group}, %ofl{group}] : {view} -> f32"
-            );
-            let part = format!("%part{chunk}of{group}");
-            if chunk == 0 {
-                sum = part;
-            } else {
-                line!(self, "      %sum{chunk}of{group} = scalar.addf {sum}, {part} : f32");
-                sum = format!("%sum{chunk}of{group}");
-            }
+    /// `sum`, that of column `group` of `%unit`, with its bias: its name.
+    fn biased(&mut self, group: usize, units: usize, sum: String) -> String {
+        if self.contraction.bias.is_none() {
+            return sum;
         }
-        if self.contraction.bias.is_some() {
-            self.index(&format!("from{group}"), group * units);
-            line!(self, "      %column{group} = index.add %unit, %from{group} : index");
-            line!(self, "      %plus{group} = view.load %b[%column{group}] : view<{}xf32> -> f32", self.contraction.n);
-            line!(self, "      %biased{group} = scalar.addf {sum}, %plus{group} : f32");
-            sum = format!("%biased{group}");
-        }
-        sum
+        self.index(&format!("from{group}"), group * units);
+        line!(self, "      %column{group} = index.add %unit, %from{group} : index");
+        line!(self, "      %plus{group} = view.load %b[%column{group}] : view<{}xf32> -> f32", self.contraction.n);
+        line!(self, "      %biased{group} = scalar.addf {sum}, %plus{group} : f32");
+        format!("%biased{group}")
     }
 
     /// Where the element at `%seat`, `%position` and `%unit` lies; the names that it takes end in `name`.

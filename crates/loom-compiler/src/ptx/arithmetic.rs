@@ -344,6 +344,14 @@ impl Emitter<'_> {
                 let value = self.make(class, &format!("or.b{width}"), &[high, low]);
                 self.cut(ty, value)
             }
+            // What the assembler does not see in uniform registers.
+            Binary::DivUI | Binary::RemUI if b.bits().is_some_and(u64::is_power_of_two) => {
+                let bits = b.bits().unwrap_or(1);
+                if op == Binary::RemUI {
+                    return Ok(self.make(class, &format!("and.b{width}"), &[a, Operand::Bits(class, bits - 1)]));
+                }
+                self.make(class, &format!("shr.u{width}"), &[a, Operand::word(bits.trailing_zeros())])
+            }
             Binary::DivUI | Binary::RemUI | Binary::CeilDivUI => {
                 let zero = self.is_zero(ty, b, divisor);
                 let safe = self.choose(zero, Self::constant(ty, 1), b);

@@ -67,7 +67,7 @@ pub(super) struct Emitter<'a> {
     pub(super) stretched: bool,
     /// By value: whether a product by instructions takes it for an operand.
     multiplied: Vec<bool>,
-    /// The words that two halves, the lower one first, are the parts of.
+    /// The words that two halves, the lower one first, are the parts of: nothing writes either again.
     pub(super) words: HashMap<(Reg, Reg), Reg>,
     /// Who takes part in exchanges.
     pub(super) mask: Mask,
@@ -113,7 +113,7 @@ impl<'a> Emitter<'a> {
         for op in body.ops().filter(|op| emitter.tensor && matches!(op.kind, OpKind::Mma(_))) {
             op.operands[..2].iter().for_each(|operand| emitter.multiplied[operand.index()] = true);
         }
-        emitter.stretched = !body.ops().any(|op| matches!(op.kind, OpKind::FragmentRepack { .. }));
+        emitter.stretched = super::tensor::stretches(body, &emitter.spaces);
         if kernel.subgroup_size != 32 {
             let size = kernel.subgroup_size;
             return emitter.refuse(format!("a subgroup of {size} work-items (a warp has 32)"));

@@ -35,6 +35,10 @@ impl Emitter<'_> {
             }
             OpKind::FragmentLoad(fragment) => {
                 let ty = self.element_type(op.results[0])?;
+                if let Some(lanes) = self.load_matrices(op.operands[0], &op.operands[1..], fragment)? {
+                    self.set_lanes(op.results[0], lanes);
+                    return Ok(());
+                }
                 let places = self.tile_places(op.operands[0], &op.operands[1..], fragment)?;
                 let (slots, mut data) = in_memory_order(places);
                 // A stride of 0 has several slots in one place.

@@ -12,20 +12,22 @@
 //!   equal places. Where nothing is repacked, a lane has a stretch of the depth in one piece, the quarter `c` of it: what an
 //!   instruction takes at `2·c + j + 8·u` of step `s` is then `4·s + 2·u + j` of the quarter. A tile of depth 32 and of rows that
 //!   lie in one piece is so two loads of 16 bytes.
+//! - Where all operands of 16 bits are staged in workgroup memory with the depth in one piece, they are read by `ldmatrix`, which has the
+//!   depth as above: 8×8 elements from rows of 16 bytes each, four such at once.
 //! - A product of 16×16 is two instructions of 16×8. Half of an operand's slots carry data: the IR's layout holds each element
 //!   twice.
 //! - Sums are f32 or i32; a 16-bit sum is widened before and rounded behind. The hardware's order within a step of 16 is its own, and
 //!   the same for every step: results differ from the interpreter's by the rounding of a sum, those of integers not at all.
-//! - Source: PTX ISA 9.0, sections on `mma.m16n8k16`. From sm_80 on; all 32 lanes take part.
+//! - Source: PTX ISA 9.0, sections on `mma.m16n8k16` and `ldmatrix`. From sm_80 on; all 32 lanes take part.
 
 use super::emitter::{Emitter, Result};
-use super::memory::Place;
-use super::text::{Class, Operand, Reg};
+use super::memory::{Place, Space, Spaces};
+use super::text::{Class, Operand, Reg, class_of};
 use crate::fragment::{Format, Fragment, Product, Role};
-use crate::ir::{Kernel, Op, ValueId};
+use crate::ir::{Body, Kernel, Op, ValueId};
 use crate::opaque::layout_opaque;
 use crate::ops::{Family, OpKind};
-use crate::types::ScalarType;
+use crate::types::{ScalarType, Type};
 
 /// A coordinate: what depends on the lane, and two constants: `plus`, which keeps the sum below 8 (16 for operands of 8 bits, the
 /// depth where a lane has a stretch of it), and a multiple of that.
@@ -78,7 +80,88 @@ pub(super) fn may_lay_out(kernel: &Kernel, varies: &[bool]) -> bool {
     })
 }
 
+/// Elements of a row of a matrix that `ldmatrix` reads: 16 bytes of 16-bit elements.
+const MATRIX: u64 = 8;
+
+/// Whether a lane of a kernel's operands of 16 bits has a stretch of the depth: not if something is repacked, nor if `ldmatrix` reads
+/// all of them.
+pub(super) fn stretches(body: &Body, spaces: &Spaces) -> bool {
+    let is_repack = |op: &Op| matches!(op.kind, OpKind::FragmentRepack { .. });
+    let is_staged = |op: &Op| match op.kind {
+        OpKind::FragmentLoad(fragment) if !fragment.role.is_accumulator() => {
+            let Type::View(view) = body.ty(op.operands[0]) else { return false };
+            let strides: Vec<Option<u64>> = view.strides.iter().map(|stride| stride.constant()).collect();
+            let (deep, across) = match (fragment.role, &strides[..]) {
+                (Role::Rhs, [.., deep, across]) | (_, [.., across, deep]) => (*deep, *across),
+                _ => return false,
+            };
+            let apart = across.is_some_and(|across| across.is_multiple_of(MATRIX));
+            view.element.bits() == 16 && spaces.space(op.operands[0]) == Space::Shared && deep == Some(1) && apart
+        }
+        _ => true,
+    };
+    body.ops().any(|op| !is_staged(op)) && !body.ops().any(is_repack)
+}
+
 impl Emitter<'_> {
+    /// An operand's fragment by `ldmatrix`; `None` where that is not possible.
+    pub(super) fn load_matrices(
+        &mut self,
+        view: ValueId,
+        indices: &[ValueId],
+        fragment: Fragment,
+    ) -> Result<Option<Vec<Operand>>> {
+        let ty = self.element_type(view)?;
+        let is_whole = self.tensor && !self.stretched && !self.options.checked && self.mask.is_full();
+        if !is_whole || fragment.role.is_accumulator() || ty.bits() != 16 || self.spaces.space(view) != Space::Shared {
+            return Ok(None);
+        }
+        let strides = self.view_type(view)?.strides;
+        let (depth, deep, across) = match (fragment.role, &strides[..]) {
+            (Role::Rhs, [.., deep, across]) => (fragment.rows, deep, across),
+            (_, [.., across, deep]) => (fragment.columns, deep, across),
+            _ => return Ok(None),
+        };
+        let apart = across.constant().is_some_and(|across| across.is_multiple_of(MATRIX));
+        let first = self.element_place(view, indices)?;
+        if !apart || deep.constant() != Some(1) || first.align_at(0) < 16 || !depth.is_multiple_of(16) {
+            return Ok(None);
+        }
+        if !self.may(75, (6, 5)) {
+            return Ok(None);
+        }
+        // A lane says where a row of one matrix is: which matrix, its eighth of the lanes tells.
+        let lane = self.lane();
+        let [low, eight] = [7, 8].map(|mask| self.word_op("and.b32", lane, Operand::word(mask)));
+        let half = self.word_op("shr.u32", lane, Operand::word(1));
+        let sixteen = self.word_op("and.b32", half, Operand::word(8));
+        // Words of a step are the halves of the rows of a left operand first, and the halves of the depth of a right one.
+        let (across, deep) = if fragment.role == Role::Rhs { (sixteen, eight) } else { (eight, sixteen) };
+        let across = self.word_op("or.b32", low, across);
+        let place = |this: &mut Self, from: &Place, across: Operand, deep: Operand, multiple: u64| match fragment.role {
+            Role::Rhs => this.tile_place(view, from, deep, across, [multiple, 1]),
+            _ => this.tile_place(view, from, across, deep, [1, multiple]),
+        };
+        let own = place(self, &first, across, deep, MATRIX)?;
+        let mut words = Vec::new();
+        for step in 0..depth / 16 {
+            let at = place(self, &own, Operand::word(0), Operand::word(step * 16), 16)?;
+            let (address, _) = self.address(&at, 16, 16, None);
+            let regs: Vec<Reg> = (0..4).map(|_| self.text.reg(Class::Word)).collect();
+            let listed = regs.iter().map(Reg::to_string).collect::<Vec<_>>().join(", ");
+            self.text.raw(&format!("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{listed}}}, {address}"));
+            words.extend(regs.into_iter().map(Operand::from));
+        }
+        let mut lanes = self.unpack(ty, &words, 2 * words.len());
+        for (pair, word) in lanes.chunks(2).zip(&words) {
+            if let ([Operand::Reg(low), Operand::Reg(high)], Operand::Reg(word)) = (pair, word) {
+                self.words.insert((*low, *high), *word);
+            }
+        }
+        lanes.resize(fragment.slots() as usize, Operand::Bits(class_of(ty), 0));
+        Ok(Some(lanes))
+    }
+
     /// `g` and `c` of the own lane.
     fn group_and_column(&mut self) -> (Operand, Operand) {
         let lane = self.lane();

@@ -1,10 +1,11 @@
 //! Kernels of both against one after the other, on the interpreter, bit by bit.
 
 use super::*;
-use crate::contract::{SUMS, Tile, packed_bytes, text};
+use crate::contract::{self, SUMS, Tile};
 use crate::image;
+use crate::writer::Hand;
 use lanes_core::DType;
-use lanes_core::plan::{Argument, Command, Plan, Scalar, Storage, StorageId};
+use lanes_core::plan::{Argument, Command, Plan, Precision, Scalar, Storage, StorageId};
 use lanes_model::onnx::build::{ModelBuilder, Value};
 use lanes_model::{ImportOptions, Tensor, load_bytes};
 use loom_compiler::interp::{self, Limits};
@@ -98,13 +99,21 @@ fn launch(kernel: &Kernel, storages: &[Option<usize>], memory: &mut [Vec<u8>]) {
     interp::run(kernel, geometry, &mut arguments, Limits::default()).unwrap_or_else(|fault| panic!("{fault}"));
 }
 
-fn compiled(text: String) -> Kernel {
-    let module = image::text("contract.loom", text.clone(), "contract").module().expect("it parses");
-    module.specialise("contract", &Default::default()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+fn compiled(name: &str, text: String) -> Kernel {
+    let module = image::text("contract.loom", text.clone(), name).module();
+    let module = module.unwrap_or_else(|error| panic!("{error}\n{text}"));
+    module.specialise(name, &Default::default()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// Either kind of products.
+#[derive(Clone, Copy, Debug)]
+enum Tiled {
+    Floats(Tile),
+    Matrices(matrices::Tile),
 }
 
 /// Every epilogue of `plan` in both ways: how many there are.
-fn check(plan: &Plan, tiles: &[[usize; 2]]) -> usize {
+fn check(plan: &Plan, tiles: &[Tiled]) -> usize {
     let seat = |id: StorageId| {
         let storage = &plan.storages[id.0 as usize];
         if storage.is_shared() { 0 } else { storage.bytes() / 4 }
@@ -125,23 +134,48 @@ fn check(plan: &Plan, tiles: &[[usize; 2]]) -> usize {
                 storage => bytemuck::cast_slice(&floats.some(storage.bytes() * SEATS / 4)).to_vec(),
             })
             .collect();
-        let n = contraction.n;
-        let [plain, beside, bias] = [0, 1, 2].map(|at| memory.len() + at);
-        memory.push(packed_bytes(&contraction.weights, contraction.k(), n).into_owned());
-        let interleaved = side_by_side(&contraction.weights, n, epilogue.units);
-        memory.push(packed_bytes(&interleaved, contraction.k(), n).into_owned());
+        let (n, k) = (contraction.n, contraction.k());
+        let [weights, bias, rows, handed] = [0, 1, 2, 3].map(|at| memory.len() + at);
+        // The last result goes on behind five elements of another's rows.
+        let result = epilogue.results.len() - 1;
+        let (units, row) = (epilogue.units, epilogue.units + 5);
+        let hand = Hand { result, from: 0, count: units, start: 5, row };
+        memory.push(Vec::new());
         memory.push(contraction.bias.iter().flat_map(|bias| bytemuck::cast_slice(bias).to_vec()).collect());
+        memory.push(vec![0xff; SEATS * contraction.positions * matrices::row_bytes(contraction)]);
+        memory.push(vec![0; SEATS * contraction.positions * row * 2]);
         let at = |id: StorageId| Some(id.0 as usize);
-        let given = |weights| {
-            let terms = contraction.terms.iter().map(|term| at(term.storage));
-            let bias = contraction.bias.as_ref().map(|_| Some(bias));
-            std::iter::once(None).chain(terms).chain([Some(weights)]).chain(bias).chain([at(contraction.out)])
-        };
         let terms: Vec<usize> = contraction.terms.iter().map(|term| seat(term.storage)).collect();
+        let out = seat(contraction.out);
+        // What a contraction, and what goes on with it in the same kernel, make of memory.
+        let run = |tile: Tiled, cell: Option<Cell<'_>>, hands: &[Hand], memory: &mut Vec<Vec<u8>>| {
+            let order = match cell {
+                Some(_) => side_by_side(&contraction.weights, n, epilogue.units),
+                None => contraction.weights.to_vec(),
+            };
+            let of_terms = contraction.terms.iter().map(|term| at(term.storage));
+            let (text, lefts) = match tile {
+                Tiled::Floats(tile) => {
+                    memory[weights] = contract::packed_bytes(&order, k, n).into_owned();
+                    (contract::text(contraction, &terms, out, tile, SEATS, cell, hands), of_terms.collect())
+                }
+                Tiled::Matrices(tile) => {
+                    memory[weights] = matrices::packed_bytes(&order, k, n);
+                    let pack = compiled("pack", matrices::pack_text(contraction, &terms, &[], SEATS));
+                    let given = std::iter::once(None).chain(of_terms).chain([Some(rows)]);
+                    launch(&pack, &given.collect::<Vec<_>>(), memory);
+                    (matrices::text(contraction, out, tile, SEATS, cell, hands), vec![Some(rows)])
+                }
+            };
+            let bias = contraction.bias.as_ref().map(|_| Some(bias));
+            let more = cell.iter().flat_map(|cell| places(cell.epilogue)).map(|elements| at(elements.storage));
+            let given = std::iter::once(None).chain(lefts).chain([Some(weights)]).chain(bias);
+            let given = given.chain([at(contraction.out)]).chain(more).chain(hands.iter().map(|_| Some(handed)));
+            let given = given.collect::<Vec<_>>();
+            launch(&compiled("contract", text.expect("a text")), &given, memory);
+        };
         let mut expected = memory.clone();
-        let tile = Tile { rows: 1, columns: 1 };
-        let alone = text(contraction, &terms, seat(contraction.out), tile, SEATS, None).expect("a text");
-        launch(&compiled(alone), &given(plain).collect::<Vec<_>>(), &mut expected);
+        run(tiles[0], None, &[], &mut expected);
         let origin = plan.kernels[kernel.0 as usize].origin.as_ref().expect("it has a text");
         let after =
             origin.module().expect("it parses").specialise(&origin.kernel, &origin.config).expect("it verifies");
@@ -152,57 +186,70 @@ fn check(plan: &Plan, tiles: &[[usize; 2]]) -> usize {
         });
         launch(&after, &passed.collect::<Vec<_>>(), &mut expected);
         let seat_elements: Vec<usize> = places(epilogue).map(|elements| seat(elements.storage)).collect();
-        for &[rows, columns] in tiles {
+        for &tile in tiles {
             for keeps in [false, true] {
-                let cell = Cell { epilogue, seat_elements: &seat_elements, keeps };
-                let tile = Tile { rows, columns };
-                let both = text(contraction, &terms, seat(contraction.out), tile, SEATS, Some(cell)).expect("a text");
-                let more = places(epilogue).map(|elements| at(elements.storage));
                 let mut found = memory.clone();
-                launch(&compiled(both), &given(beside).chain(more).collect::<Vec<_>>(), &mut found);
-                let out = contraction.out.0 as usize;
-                for (storage, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                    let expected = if storage == out && !keeps { &memory[out] } else { expected };
-                    assert!(found == expected, "storage {storage}, {rows} rows, {columns} columns, {epilogue:?}");
+                let hands: &[Hand] = if keeps { &[hand] } else { &[] };
+                run(tile, Some(Cell { epilogue, seat_elements: &seat_elements, keeps }), hands, &mut found);
+                let lies = &epilogue.results[result];
+                let all = (0..SEATS).flat_map(|s| (0..contraction.positions).map(move |p| (s, p)));
+                for (at, (seat_at, position)) in all.enumerate().filter(|_| keeps) {
+                    for unit in 0..units {
+                        let of = lies.offset + position * lies.position_stride + unit * lies.unit_stride;
+                        let from = (seat_at * seat(lies.storage) + of) * 4;
+                        let value: f32 = bytemuck::pod_read_unaligned(&found[lies.storage.0 as usize][from..from + 4]);
+                        let to = (at * row + 5 + unit) * 2;
+                        let bits = half::bf16::from_f32(value).to_bits().to_le_bytes();
+                        assert_eq!(found[handed][to..to + 2], bits, "row {at}, unit {unit}, {tile:?}");
+                    }
                 }
-                assert!(found != memory, "something is written");
+                let out = contraction.out.0 as usize;
+                for storage in 0..plan.storages.len() {
+                    let expected = if storage == out && !keeps { &memory[out] } else { &expected[storage] };
+                    assert!(found[storage] == *expected, "storage {storage}, {tile:?}, {epilogue:?}");
+                }
+                assert!(found[..weights] != memory[..weights], "something is written");
             }
         }
     }
     plan.epilogues.len()
 }
 
+fn floats(tiles: &[[usize; 2]]) -> Vec<Tiled> {
+    tiles.iter().map(|&[rows, columns]| Tiled::Floats(Tile { rows, columns })).collect()
+}
+
 const SMALL: [[usize; 2]; 3] = [[1, 1], [2, 1], [4, 1]];
 
 #[test]
 fn cells_have_the_bits_of_their_commands() {
-    let lstm = |sizes, peepholes, more: &[(&str, Value)]| check(&recurrent("LSTM", sizes, peepholes, more), &SMALL);
+    let small = floats(&SMALL);
+    let lstm = |sizes, peepholes, more: &[(&str, Value)]| check(&recurrent("LSTM", sizes, peepholes, more), &small);
     assert!(SUMS.cut(7 + 12)[0] > 1, "sums are of several chunks");
     assert_eq!(lstm([7, 12], false, &[]), 1);
     assert_eq!(lstm([7, 12], true, &[("clip", 0.5.into())]), 1);
     assert_eq!(lstm([7, 12], false, &[("input_forget", 1i64.into())]), 1);
     // Columns past the end, and tiles of several columns for each work-item.
     let wide = recurrent("LSTM", [30, 40], true, &[]);
-    assert_eq!(check(&wide, &[[2, 1], [8, 2], [8, 4], [16, 4]]), 1);
+    assert_eq!(check(&wide, &floats(&[[2, 1], [8, 2], [8, 4], [16, 4]])), 1);
     for form in [0i64, 1] {
         let gru = recurrent("GRU", [9, 20], false, &[("linear_before_reset", form.into())]);
-        assert_eq!(check(&gru, &SMALL), if form == 0 { 2 } else { 1 });
+        assert_eq!(check(&gru, &small), if form == 0 { 2 } else { 1 });
     }
-    assert_eq!(check(&spectrum(), &[[1, 1], [4, 1], [8, 1]]), 1);
+    assert_eq!(check(&spectrum(), &floats(&[[1, 1], [4, 1], [8, 1]])), 1);
 }
 
-/// They have a kernel of their own, which has no place for what goes on.
 #[test]
-fn rounded_operands_go_on_alone() {
-    let fitting = |plan: &Plan| {
-        let fits = |epilogue: &&Epilogue| match &plan.commands[epilogue.contraction] {
-            Command::Contract(contraction) => fits(contraction, epilogue),
-            other => panic!("{other:?}"),
-        };
-        (plan.epilogues.iter().filter(fits).count(), plan.epilogues.len())
-    };
-    for plan in [recurrent("LSTM", [7, 12], false, &[]), spectrum()] {
-        assert_eq!(fitting(&plan), (1, 1));
-        assert_eq!(fitting(&plan.with_precision(Precision::Bf16)), (0, 1));
+fn cells_of_rounded_operands_have_the_bits_of_their_commands() {
+    let tiles = matrices::TILES.map(Tiled::Matrices);
+    let rounded = |plan: Plan| plan.with_precision(Precision::Bf16);
+    // Of one run and of two, of one stage and of several, with columns past the end.
+    for sizes in [[7, 12], [30, 40], [90, 60]] {
+        assert_eq!(check(&rounded(recurrent("LSTM", sizes, true, &[])), &tiles), 1);
     }
+    for form in [0i64, 1] {
+        let gru = recurrent("GRU", [9, 20], false, &[("linear_before_reset", form.into())]);
+        assert_eq!(check(&rounded(gru), &tiles[..6]), if form == 0 { 2 } else { 1 });
+    }
+    assert_eq!(check(&rounded(spectrum()), &tiles[..6]), 1);
 }

@@ -1,0 +1,414 @@
+//! What the texts of contractions have in common: their launch, where operands lie, and what becomes of a sum.
+//!
+//! - Rows are seats by positions. Operands are found where they lie, so a convolution's patches need not be written out.
+//! - How sums are made, and where they wait for what becomes of them, is for each kind of products to say (`contract`, `matrices`).
+
+use crate::contract::cell::Cell;
+use lanes_core::plan::{Activation, Contraction, Term};
+use std::fmt::Write;
+
+/// A line of a [`Writer`].
+macro_rules! line {
+    ($to:expr, $($what:tt)*) => {{
+        let text = &mut $to.text;
+        // Writing to a string does not fail.
+        let _ = writeln!(text, $($what)*);
+    }};
+}
+pub(crate) use line;
+
+/// Work-items of a subgroup.
+pub(crate) const LANES: usize = 32;
+
+/// A kernel of a contraction, called `contract`, being written.
+pub(crate) struct Writer<'a> {
+    pub contraction: &'a Contraction,
+    /// Elements of a seat of the storage of each term; 0 where one value serves all.
+    pub seat_elements: &'a [usize],
+    /// Likewise of the result's.
+    pub out_seat_elements: usize,
+    pub max_seats: usize,
+    pub cell: Option<Cell<'a>>,
+    /// Who else gets the results, rounded: a buffer each, after all others.
+    pub hands: &'a [Hand],
+    pub text: String,
+}
+
+/// Packed rows of a contraction of rounded operands that another writes a term of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hand {
+    /// Which result of a cell.
+    pub result: usize,
+    /// The first column, or unit, of the term, and how many.
+    pub from: usize,
+    pub count: usize,
+    /// The first of them in k.
+    pub start: usize,
+    /// Terms of a packed row.
+    pub row: usize,
+}
+
+/// Which terms operands are looked for in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Terms<'a> {
+    /// All but these.
+    But(&'a [usize]),
+    /// The one that is named first.
+    Alone,
+}
+
+/// What a workgroup computes, as a launch and its end see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub rows: usize,
+    pub columns: usize,
+    /// Work-items.
+    pub items: usize,
+    /// How many columns an item may take at once.
+    pub together: usize,
+}
+
+impl Writer<'_> {
+    pub fn index(&mut self, name: &str, value: usize) {
+        line!(self, "  %{name} = index.constant {value} : index");
+    }
+
+    /// The elements of a storage that `last` is the end of, for a seat or for all.
+    pub fn length(&mut self, name: &str, elements: usize, last: usize) {
+        let (count, each) = if elements == 0 { ("one", last) } else { ("seats", elements) };
+        line!(self, "  %{name}each = index.constant {each} : index");
+        line!(self, "  %{name}length = index.mul %{count}, %{name}each : index");
+    }
+
+    /// Launch and arguments: the seats, `lefts`, weights, bias, the result, and what a cell touches. After it there are `%seats`,
+    /// `%rows`, `%firstrow`, `%firstcolumn` (those of the workgroup), `%lane`, `%subgroup`, and some numbers.
+    pub fn begin(&mut self, extent: Extent, lefts: &[String]) {
+        let Contraction { bias, positions, n, .. } = self.contraction;
+        line!(self, "kernel.def export(\"contract\") @contract(%seats: index) {{");
+        for (name, value) in [
+            ("one", 1),
+            ("positions", *positions),
+            ("less", extent.rows - 1),
+            ("together", extent.rows),
+            ("across", n.div_ceil(extent.columns)),
+            ("size", extent.items),
+        ] {
+            self.index(name, value);
+        }
+        line!(self, "  %rows = index.mul %seats, %positions : index");
+        line!(self, "  %padded = index.add %rows, %less : index");
+        line!(self, "  %down = index.div %padded, %together : index");
+        line!(
+            self,
+            "  kernel.launch.config workgroups(%down, %across, %one) workgroup_size(%size, %one, %one) : index"
+        );
+        let lefts: String = lefts.iter().map(|left| format!("%{left}: buffer, ")).collect();
+        let bias_argument = if bias.is_some() { "%bias: buffer, " } else { "" };
+        let hands = (0..self.hands.len()).map(|at| format!(", %hand{at}: buffer"));
+        let more = self.cell_arguments() + &hands.collect::<String>();
+        line!(self, "}} launch(%given: index, {lefts}%weights: buffer, {bias_argument}%out: buffer{more}) {{");
+        self.seats();
+        for (name, value) in [("width", extent.columns), ("together", extent.rows)] {
+            self.index(name, value);
+        }
+        line!(self, "  %subgroup = kernel.subgroup.id : index");
+        line!(self, "  %ofrows = kernel.workgroup.id<x> : index");
+        line!(self, "  %ofcolumns = kernel.workgroup.id<y> : index");
+        line!(self, "  %firstrow = index.mul %ofrows, %together : index");
+        line!(self, "  %firstcolumn = index.mul %ofcolumns, %width : index");
+    }
+
+    /// `%seats` and `%rows` of a launch, and some numbers.
+    pub fn seats(&mut self) {
+        // So that rows and what they begin at are counted in 32 bits where that is enough.
+        line!(self, "  %seats = index.assume %given [range(%given, 1, {})] : index", self.max_seats);
+        line!(self, "  %start = index.constant 0 : offset");
+        for (name, value) in [("zero", 0), ("one", 1), ("positions", self.contraction.positions), ("lanes", LANES)] {
+            self.index(name, value);
+        }
+        line!(self, "  %nothing = scalar.constant 0.0 : f32");
+        line!(self, "  %rows = index.mul %seats, %positions : index");
+        line!(self, "  %lastrow = index.sub %rows, %one : index");
+        line!(self, "  %lane = kernel.subgroup.lane.id : index");
+    }
+
+    /// `%view{at}` of the storage of each term.
+    pub fn term_views(&mut self) {
+        let Contraction { terms, positions, .. } = self.contraction;
+        for (at, term) in terms.iter().enumerate() {
+            self.length(&format!("left{at}"), self.seat_elements[at], last(term, *positions));
+            line!(self, "  %view{at} = buffer.view %left{at}[%start] : buffer -> view<[%left{at}length]xf32>");
+        }
+    }
+
+    /// Views of the result, the bias, and what a cell touches.
+    pub fn result_views(&mut self) {
+        let Contraction { bias, positions, n, out_offset, out_position_stride, .. } = self.contraction;
+        let out_last = out_offset + positions.saturating_sub(1) * step(*positions, *out_position_stride) + n;
+        self.length("out", self.out_seat_elements, out_last);
+        line!(self, "  %result = buffer.view %out[%start] : buffer -> view<[%outlength]xf32>");
+        if bias.is_some() {
+            line!(self, "  %b = buffer.view %bias[%start] : buffer -> view<{n}xf32>");
+        }
+        self.cell_views();
+        for (at, hand) in self.hands.iter().enumerate() {
+            line!(self, "  %handed{at} = buffer.view %hand{at}[%start] : buffer -> view<[%rows]x{}xbf16>", hand.row);
+        }
+    }
+
+    /// Hands `value` on, that of `%row` and of `at` on, `together` side by side, where it is `result` of a cell.
+    pub fn hand_on(&mut self, result: usize, value: &str, at: &str, count: usize, together: usize) {
+        for (n, hand) in self.hands.iter().enumerate().filter(|(_, hand)| hand.result == result) {
+            // As many as are stored at once, where they lie so.
+            let parts = [hand.from, hand.count, hand.start];
+            let is_one = together == 1 || parts.iter().all(|part| part.is_multiple_of(together));
+            let (ty, whole) = (lanes_type(together), hand.from == 0 && hand.count == count);
+            for part in 0..if is_one { 1 } else { together } {
+                let of = format!("{n}of{part}");
+                for (name, value) in
+                    [("handfrom", hand.from), ("handcount", hand.count), ("handstart", hand.start), ("handpart", part)]
+                {
+                    self.index(&format!("{name}{of}"), value);
+                }
+                line!(self, "      %handat{of} = index.add {at}, %handpart{of} : index");
+                line!(self, "      %handof{of} = index.sub %handat{of}, %handfrom{of} : index");
+                if !whole {
+                    // Those before the first wrap round.
+                    line!(self, "      %hashand{of} = index.cmp ult, %handof{of}, %handcount{of} : index");
+                    line!(self, "      scf.if %hashand{of} {{");
+                }
+                line!(self, "      %handk{of} = index.add %handof{of}, %handstart{of} : index");
+                let to = format!("%handk{of}");
+                let view = format!("view<[%rows]x{}xbf16>", hand.row);
+                if together == 1 {
+                    line!(self, "      %handbits{of} = scalar.fptrunc {value} : f32 to bf16");
+                    line!(self, "      view.store %handbits{of}, %handed{n}[%row, {to}] : bf16, {view}");
+                } else if is_one {
+                    line!(self, "      %handbits{of} = vector.fptrunc {value} : {ty} to vector<{together}xbf16>");
+                    line!(
+                        self,
+                        "      vector.store %handbits{of}, %handed{n}[%row, {to}] : vector<{together}xbf16>, {view}"
+                    );
+                } else {
+                    line!(self, "      %handone{of} = vector.extract {value}[{part}] : {ty} -> f32");
+                    line!(self, "      %handbits{of} = scalar.fptrunc %handone{of} : f32 to bf16");
+                    line!(self, "      view.store %handbits{of}, %handed{n}[%row, {to}] : bf16, {view}");
+                }
+                if !whole {
+                    line!(self, "      }}");
+                }
+            }
+        }
+    }
+
+    /// `%o{name}{deep}`, `together` numbers: operand `%kk{name}` of row `%row{name}`, or as many from there on, of one of `terms`
+    /// from `at` on; terms before have `done` of k.
+    pub fn operand(&mut self, name: &str, at: usize, done: usize, terms: Terms<'_>, deep: &str, together: usize) {
+        let ty = lanes_type(together);
+        let Some(term) = self.contraction.terms.get(at) else {
+            // There are none.
+            let nothing = if together == 1 { "scf.select %live, %nothing, %nothing" } else { "vector.splat %nothing" };
+            line!(self, "  %o{name}{deep} = {nothing} : {ty}");
+            return;
+        };
+        let end = done + term.k();
+        let is_looked_in = |at: usize| match terms {
+            Terms::But(others) => self.contraction.terms[at].k() > 0 && !others.contains(&at),
+            Terms::Alone => true,
+        };
+        if !is_looked_in(at) {
+            return self.operand(name, at + 1, end, terms, deep, together);
+        }
+        let is_last = matches!(terms, Terms::Alone) || !(at + 1..self.contraction.terms.len()).any(is_looked_in);
+        let of = format!("{name}_{at}");
+        if !is_last {
+            self.index(&format!("end{of}"), end);
+            line!(self, "  %here{of} = index.cmp ult, %kk{name}, %end{of} : index");
+            line!(self, "  %o{name}{deep} = scf.if %here{of} -> ({ty}) {{");
+        }
+        let positions = self.contraction.positions;
+        for (part, value) in [
+            ("elements", self.seat_elements[at]),
+            ("offset", term.offset),
+            ("ofposition", step(positions, term.position_stride)),
+            ("done", done),
+            ("taplength", term.tap_len),
+            ("oftap", step(term.taps, term.tap_stride)),
+        ] {
+            self.index(&format!("{part}{of}"), value);
+        }
+        line!(self, "  %seat{of} = index.div %row{name}, %positions : index");
+        line!(self, "  %position{of} = index.rem %row{name}, %positions : index");
+        line!(self, "  %s{of} = index.mul %seat{of}, %elements{of} : index");
+        line!(self, "  %a{of} = index.add %s{of}, %offset{of} : index");
+        line!(self, "  %b{of} = index.madd %position{of}, %ofposition{of}, %a{of} : index");
+        line!(self, "  %kt{of} = index.sub %kk{name}, %done{of} : index");
+        if term.taps > 1 {
+            line!(self, "  %tap{of} = index.div %kt{of}, %taplength{of} : index");
+            line!(self, "  %in{of} = index.rem %kt{of}, %taplength{of} : index");
+            line!(self, "  %c{of} = index.madd %tap{of}, %oftap{of}, %b{of} : index");
+            line!(self, "  %from{of} = index.add %c{of}, %in{of} : index");
+        } else {
+            line!(self, "  %from{of} = index.add %b{of}, %kt{of} : index");
+        }
+        let value = if is_last { format!("o{name}{deep}") } else { format!("load{of}") };
+        let (load, from) = if together == 1 {
+            ("view.load", format!("from{of}"))
+        } else {
+            // What whoever asks for several has found.
+            line!(self, "  %whole{of} = index.assume %from{of} [multiple_of(%from{of}, {together})] : index");
+            ("vector.load", format!("whole{of}"))
+        };
+        line!(self, "  %{value} = {load} %view{at}[%{from}] : view<[%left{at}length]xf32> -> {ty}");
+        if !is_last {
+            line!(self, "  scf.yield %load{of} : {ty}");
+            line!(self, "  }} else {{");
+            let deeper = format!("{deep}n");
+            self.operand(name, at + 1, end, terms, &deeper, together);
+            line!(self, "  scf.yield %o{name}{deeper} : {ty}");
+            line!(self, "  }}");
+        }
+    }
+
+    /// What becomes of the sums, each by one of the workgroup's items, and the end. `None` for an activation that this has no form for.
+    pub fn meet(&mut self, extent: Extent, sum: &Summed<'_>) -> Option<()> {
+        line!(self, "  %mine = index.mul %subgroup, %lanes : index");
+        line!(self, "  %item = index.add %mine, %lane : index");
+        match self.cell {
+            Some(cell) => self.meet_in_units(extent, cell, sum),
+            None => self.meet_in_columns(extent, sum)?,
+        }
+        line!(self, "    }}");
+        line!(self, "  }}");
+        line!(self, "  kernel.return");
+        line!(self, "}}");
+        Some(())
+    }
+
+    /// The beginning of a loop over the rows of a workgroup and `across` things in each: `%r`, `%row`, and which of the things, `%l`.
+    pub fn each_of(&mut self, extent: Extent, across: usize) {
+        self.index("acrossrow", across);
+        if extent.items.is_multiple_of(across) {
+            // An item has the same of every row.
+            for (name, value) in [("pass", extent.items / across), ("allrows", extent.rows)] {
+                self.index(name, value);
+            }
+            line!(self, "  %l = index.rem %item, %acrossrow : index");
+            line!(self, "  %ownrow = index.div %item, %acrossrow : index");
+            line!(self, "  scf.for %r = [%ownrow to %allrows step %pass] {{");
+        } else {
+            for (name, value) in [("all", extent.rows * across), ("size", extent.items)] {
+                self.index(name, value);
+            }
+            line!(self, "  scf.for %e = [%item to %all step %size] {{");
+            line!(self, "    %r = index.div %e, %acrossrow : index");
+            line!(self, "    %l = index.rem %e, %acrossrow : index");
+        }
+        line!(self, "    %row = index.add %firstrow, %r : index");
+        line!(self, "    %isrow = index.cmp ult, %row, %rows : index");
+    }
+
+    fn meet_in_columns(&mut self, extent: Extent, sum: &Summed<'_>) -> Option<()> {
+        let Contraction { bias, positions, n, out_offset, out_position_stride, activation, .. } = self.contraction;
+        let stride = step(*positions, *out_position_stride);
+        let parts = [*n, self.out_seat_elements, *out_offset, stride];
+        let together = if parts.iter().all(|part| part.is_multiple_of(extent.together)) { extent.together } else { 1 };
+        for (name, value) in [
+            ("outelements", self.out_seat_elements),
+            ("outoffset", *out_offset),
+            ("outstride", stride),
+            ("columns", *n),
+            ("beside", together),
+        ] {
+            self.index(name, value);
+        }
+        self.each_of(extent, extent.columns / together);
+        line!(self, "    %first = index.mul %l, %beside : index");
+        line!(self, "    %to = index.add %firstcolumn, %first : index");
+        line!(self, "    %iscolumn = index.cmp ult, %to, %columns : index");
+        line!(self, "    %live = scalar.andi %isrow, %iscolumn : i1");
+        line!(self, "    scf.if %live {{");
+        let ty = lanes_type(together);
+        let (load, store, add) = match together {
+            1 => ("view.load", "view.store", "scalar.addf"),
+            _ => ("vector.load", "vector.store", "vector.addf"),
+        };
+        let mut sum = sum(self, "%first", "", together);
+        if bias.is_some() {
+            line!(self, "      %plus = {load} %b[%to] : view<{n}xf32> -> {ty}");
+            line!(self, "      %biased = {add} {sum}, %plus : {ty}");
+            "%biased".clone_into(&mut sum);
+        }
+        let result = if together == 1 || *activation == Activation::None {
+            let (steps, result) = activated(*activation, &sum, "")?;
+            self.text.push_str(&steps);
+            result
+        } else {
+            let mut results = Vec::new();
+            for at in 0..together {
+                line!(self, "      %sum{at} = vector.extract {sum}[{at}] : {ty} -> f32");
+                let (steps, result) = activated(*activation, &format!("%sum{at}"), &at.to_string())?;
+                self.text.push_str(&steps);
+                results.push(result);
+            }
+            line!(self, "      %activated = vector.from_elements {} : {ty}", results.join(", "));
+            "%activated".to_owned()
+        };
+        line!(self, "      %seat = index.div %row, %positions : index");
+        line!(self, "      %position = index.rem %row, %positions : index");
+        line!(self, "      %outseat = index.mul %seat, %outelements : index");
+        line!(self, "      %at1 = index.add %outseat, %outoffset : index");
+        line!(self, "      %at2 = index.madd %position, %outstride, %at1 : index");
+        line!(self, "      %into = index.add %at2, %to : index");
+        line!(self, "      {store} {result}, %result[%into] : {ty}, view<[%outlength]xf32>");
+        self.hand_on(0, &result, "%to", *n, together);
+        Some(())
+    }
+}
+
+/// Writes how the sums of row `%r` of the workgroup are found, as many side by side as it is told last, from the column of the workgroup on
+/// that it is told first, and tells the name of what they are in, a vector if there are several; the names that it takes end in what it is
+/// told between.
+pub(crate) type Summed<'s> = dyn Fn(&mut Writer<'_>, &str, &str, usize) -> String + 's;
+
+/// The type of so many operands side by side.
+pub(crate) fn lanes_type(together: usize) -> String {
+    if together == 1 { "f32".to_owned() } else { format!("vector<{together}xf32>") }
+}
+
+/// One past the last element of a storage that all seats share which `term` reads.
+fn last(term: &Term, positions: usize) -> usize {
+    term.offset
+        + positions.saturating_sub(1) * step(positions, term.position_stride)
+        + term.taps.saturating_sub(1) * step(term.taps, term.tap_stride)
+        + term.tap_len
+}
+
+/// The distance of one of `count` to the next: nothing where there is no next, whatever the plan says.
+pub(crate) fn step(count: usize, stride: usize) -> usize {
+    if count > 1 { stride } else { 0 }
+}
+
+/// What applies `activation` to `x`, and what the result is called; the names that it takes end in `of`.
+fn activated(activation: Activation, x: &str, of: &str) -> Option<(String, String)> {
+    let logistic = |over: &str| {
+        format!(
+            "    %unit{of} = scalar.constant 1.0 : f32\n    %minus{of} = scalar.negf {x} : f32\n    %e{of} = scalar.expf %minus{of} : f32\n    \
+             %d{of} = scalar.addf %unit{of}, %e{of} : f32\n    %y{of} = scalar.divf {over}, %d{of} : f32\n"
+        )
+    };
+    let steps = match activation {
+        Activation::None => return Some((String::new(), x.to_owned())),
+        Activation::Relu => {
+            format!(
+                "    %low{of} = scalar.cmpf ole, {x}, %nothing : f32\n    %y{of} = scf.select %low{of}, %nothing, {x} : f32\n"
+            )
+        }
+        Activation::Sigmoid => logistic(&format!("%unit{of}")),
+        Activation::Tanh => format!("    %y{of} = scalar.tanhf {x} : f32\n"),
+        Activation::Silu => logistic(x),
+        // The enum may grow.
+        _ => return None,
+    };
+    Some((steps, format!("%y{of}")))
+}
