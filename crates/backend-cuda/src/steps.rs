@@ -297,17 +297,23 @@ impl Commands<'_> {
                     // Others write all of it.
                     return;
                 }
-                // After those that write what is packed here.
+                // After all that write what is packed here: the contraction may wait for one by way of another.
+                let mine = plan.commands[owner].touches();
                 for place in own.iter().map(|&term| Place::Storage(contraction.terms[term].storage)) {
                     if let Place::Storage(id) = place {
                         after.extend(input(id));
                     }
-                    let writes = |&&earlier: &&u32| {
-                        let touches = plan.commands[earlier as usize].touches();
-                        touches.iter().any(|touch| touch.access.writes() && touch.place == place)
+                    let reads = |region: &Region| {
+                        mine.iter().any(|touch| touch.place == place && touch.region.overlaps(region))
                     };
-                    let before = self.hazards.before(owner).iter().filter(writes);
-                    after.extend(before.filter_map(|&earlier| node_of[earlier as usize]));
+                    let writes = |command: &Command| {
+                        let touches = command.touches();
+                        touches
+                            .iter()
+                            .any(|touch| touch.access.writes() && touch.place == place && reads(&touch.region))
+                    };
+                    let before = plan.commands[..owner].iter().zip(&node_of).filter(|(command, _)| writes(command));
+                    after.extend(before.filter_map(|(_, node)| *node));
                 }
                 after.sort_unstable();
                 after.dedup();
