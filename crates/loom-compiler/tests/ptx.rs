@@ -58,8 +58,11 @@ fn divisions_are_total() {
     check(75, "%r = scalar.divsi %i, %i2 : i32", "i32", both, &[]);
     check(75, "%r = scalar.remui %i, %i2 : i32", "i32", &["selp.b32", "rem.u32"], &["neg"]);
     // By a power of two nothing is divided.
-    let powers = "%c8 = scalar.constant 8 : i32\n%a = scalar.remui %i, %c8 : i32\n%b = scalar.divui %i2, %c8 : i32\n%r = scalar.addi %a, %b : i32";
+    let powers = "%eight = scalar.constant 8 : i32\n%rest8 = scalar.remui %i, %eight : i32\n%part8 = scalar.divui %i2, %eight : i32\n%r = scalar.addi %rest8, %part8 : i32";
     check(75, powers, "i32", &["and.b32", ", 7;", "shr.u32", ", 3;"], &["rem.u32", "div.u32"]);
+    let powers = "%few = index.assume %x [range(%x, 0, 1000)] : index\n%eight = index.constant 8 : index\n%rest8 = index.rem %few, %eight : index\n%part8 = index.div \
+                  %few, %eight : index\n%sum8 = index.add %rest8, %part8 : index\n%r = index.cast %sum8 : index to i64";
+    check(75, powers, "i64", &["and.b32", ", 7;", "shr.u32", ", 3;"], &["rem.u32", "div.u32"]);
     // What a divisor is known to be needs no test.
     let constant = "%c7 = scalar.constant 7 : i32\n%r = scalar.divsi %i, %c7 : i32";
     check(75, constant, "i32", &["div.s32", ", 7;"], &["selp", "setp"]);
