@@ -8,8 +8,9 @@
 //!
 //! - K is cut as [`SUMS`] says, then come bias and activation. The number of rows chooses how many share a workgroup, and never
 //!   the order of a sum.
-//! - Rows are seats by positions. Operands are found where they lie, so a convolution's patches are never written out.
-//! - Not here: launch, operands and results (`writer`); what goes on with the sums in the same kernel (`cell`); tensor cores, and operands of fewer than 32 bits.
+//! - Operands are found where they lie, so a convolution's patches are never written out.
+//! - Not here: launch, operands and results (`writer`); what goes on with the sums in the same kernel (`cell`); tensor cores, and operands
+//!   of fewer than 32 bits (`matrices`).
 
 pub(crate) mod cell;
 
@@ -93,7 +94,8 @@ impl Tile {
 /// The text of `contraction` in workgroups of `tile`, for at most `max_seats` seats, its kernel called `contract`. Launch arguments:
 /// the seats; a buffer for each term, whole storages with `seat_elements[term]` elements a seat (0 where one value serves all);
 /// weights as [`packed_bytes`] makes them; bias, if there is one; the result's storage, of `out_seat_elements` a seat (0 likewise); with
-/// a `cell`, whose weights lie [`cell::side_by_side`], a buffer for each of its [`cell::places`]. Workload: the seats. `None` for an activation that this has no form for.
+/// a `cell`, whose weights lie [`cell::side_by_side`], a buffer for each of its [`cell::places`]; the packed rows of each of `hands`. Workload:
+/// the seats. `None` for an activation that this has no form for.
 pub(crate) fn text(
     contraction: &Contraction,
     seat_elements: &[usize],

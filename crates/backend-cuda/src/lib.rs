@@ -6,7 +6,7 @@
 //! ```
 //!
 //! - Nothing of CUDA is needed to build. At run time `libcuda` is looked for, symbol by symbol.
-//! - A plan is a graph of explicit nodes with exactly the edges that its hazards need. What varies per turn, its seats and
+//! - A plan is a graph of explicit nodes with the edges that its hazards, and rows packed for contractions, need. What varies per turn, its seats and
 //!   rows, is data in a block that the graph uploads with the inputs.
 //! - Buckets size launches. A turn of fewer seats than its bucket has its first seat's inputs and row stand in for those
 //!   that lack, so they fault only where that one does; they write no row.
@@ -21,7 +21,8 @@
 //! | `queue` | a turn: block, launch, end, faults |
 //! | `moves` | copies, gathers, scatters and fills of strided runs, and what is carried to the host and back, as PTX |
 //! | `contract` | contractions, as Loom, and what goes on with one in the same kernel |
-//! | `matrices` | contractions of operands of 16 bits, for tensor cores |
+//! | `matrices` | contractions of operands of 16 bits, for tensor cores, and what packs their rows |
+//! | `writer` | what the texts of both have in common |
 //! | `image` | kernels, compiled once |
 //! | `binaries` | what the driver made of them, on disk |
 //! | `weights` | constants that several plans share |

@@ -56,11 +56,6 @@ pub(crate) const fn in_pieces(start: usize, terms: usize) -> bool {
     start.is_multiple_of(PIECE) && terms.is_multiple_of(PIECE)
 }
 
-/// Whether nothing fills up a packed row.
-pub(crate) fn is_full(contraction: &Contraction) -> bool {
-    row(contraction.k()) == contraction.k()
-}
-
 /// What of the packed rows of `consumer` another contraction writes, which makes the values of its `term` from its own column, or unit,
 /// `from` on.
 pub(crate) fn hand(consumer: &Contraction, term: usize, result: usize, from: usize) -> Hand {
@@ -193,8 +188,8 @@ impl Tile {
 }
 
 /// The text that packs the rows of `contraction` but for those of its terms that are `handed` by others, for at most `max_seats` seats, its
-/// kernel called `pack`. Launch arguments: the seats; a buffer for each term, whole storages with `seat_elements[term]` elements a seat (0
-/// where one value serves all); rows of [`row_bytes`]. Workload: the seats.
+/// kernel called `pack`. Rows are zero before its first launch. Launch arguments: the seats; a buffer for each term, whole storages with
+/// `seat_elements[term]` elements a seat (0 where one value serves all); rows of [`row_bytes`]. Workload: the seats.
 pub(crate) fn pack_text(
     contraction: &Contraction,
     seat_elements: &[usize],
@@ -213,7 +208,8 @@ pub(crate) fn pack_text(
         }
         done += term.k();
     }
-    let pieces = row / PIECE - others.iter().map(|(_, count)| count).sum::<usize>();
+    // What fills a row up behind its last piece is zero from the start.
+    let pieces = k.div_ceil(PIECE) - others.iter().map(|(_, count)| count).sum::<usize>();
     let mut text = Writer {
         contraction,
         seat_elements,
@@ -245,7 +241,10 @@ pub(crate) fn pack_text(
     }
     line!(text, "  %item = kernel.workitem.id<x> : index");
     line!(text, "  %group = kernel.workgroup.id<x> : index");
-    line!(text, "  %e = index.madd %group, %size, %item : index");
+    // Of whole workgroups, so that it is counted in 32 bits where that is enough.
+    let last = (pieces_of_seat * max_seats).next_multiple_of(PACKERS);
+    line!(text, "  %number = index.madd %group, %size, %item : index");
+    line!(text, "  %e = index.assume %number [range(%number, 0, {last})] : index");
     line!(text, "  %row = index.div %e, %pieces : index");
     line!(text, "  %own = index.rem %e, %pieces : index");
     let mut piece = "%own".to_owned();
@@ -292,8 +291,8 @@ pub(crate) fn pack_text(
 }
 
 /// The text of `contraction` in workgroups of `tile`, for at most `max_seats` seats, its kernel called `contract`. Launch arguments:
-/// the seats; rows as [`pack_text`] writes them; the rest as of [`contract::text`](crate::contract::text), with weights as
-/// [`packed_bytes`] makes them. Workload: the seats. `None` for an activation that this has no form for.
+/// the seats; rows as [`pack_text`] writes them; the rest as of [`contract::text`](crate::contract::text), `cell` and `hands` too, with
+/// weights as [`packed_bytes`] makes them. Workload: the seats. `None` for an activation that this has no form for.
 pub(crate) fn text(
     contraction: &Contraction,
     out_seat_elements: usize,
@@ -798,7 +797,7 @@ mod tests {
             let bytes = |floats: &[f32]| bytemuck::cast_slice::<f32, u8>(floats).to_vec();
             let Contraction { weights, bias, n, .. } = &self.contraction;
             let mut terms = [bytes(&self.data[0]), bytes(&self.data[1])];
-            let mut rows = vec![0xff; SEATS * POSITIONS * row_bytes(&self.contraction)];
+            let mut rows = vec![0; SEATS * POSITIONS * row_bytes(&self.contraction)];
             let mut out = bytes(&vec![9.0; SEATS * self.out_len]);
             let pack = pack_text(&self.contraction, &self.seat_elements, &[], 5);
             launch("pack", pack, terms.iter_mut().chain([&mut rows]));
@@ -819,8 +818,8 @@ mod tests {
         interp::run(&kernel, geometry, &mut arguments, Limits::default()).unwrap_or_else(|fault| panic!("{fault}"));
     }
 
-    /// Every tile gives the bits of the order that is told, and touches nothing outside of its buffers: K of one step, of runs with
-    /// a last one that is short, of several blocks; terms that meet inside of a step and inside of four; columns past the last.
+    /// Every tile gives the bits of the order that is told, and touches nothing outside of its buffers: K of one stage and of several, the last
+    /// filled up; terms that meet inside of a step and inside of four; columns past the last.
     #[test]
     fn tiles_add_in_the_order_that_is_told() {
         for (terms, n) in
@@ -844,7 +843,7 @@ mod tests {
     fn rows_that_are_handed_on_are_those_that_are_packed() {
         let bytes = |floats: &[f32]| bytemuck::cast_slice::<f32, u8>(floats).to_vec();
         for (n, from, count, rest) in
-            [(40, 0, 40, 24), (64, 0, 64, 64), (40, 8, 24, 8), (33, 0, 32, 0), (70, 5, 56, 56)]
+            [(40, 0, 40, 24), (64, 0, 64, 64), (40, 8, 24, 8), (64, 0, 64, 0), (70, 5, 56, 56)]
         {
             let case = case([2, 40, 72], n, Activation::Relu);
             let maker = &case.contraction;
@@ -858,21 +857,26 @@ mod tests {
             };
             let made = term(2, maker.out_offset + from, maker.out_position_stride, count);
             let shared = term(1, 4, 4, rest);
-            for terms in [vec![made, shared], vec![shared, made]] {
+            let orders = if rest == 0 { vec![vec![made]] } else { vec![vec![made, shared], vec![shared, made]] };
+            for terms in orders {
                 let at = usize::from(terms[0] == shared);
-                let seat_elements = if at == 0 { [case.out_len, 0] } else { [0, case.out_len] };
+                let seat_elements: &[usize] = match (at, rest) {
+                    (_, 0) => &[case.out_len],
+                    (0, _) => &[case.out_len, 0],
+                    _ => &[0, case.out_len],
+                };
                 let reader = Contraction { terms, n: 8, ..maker.clone() };
                 assert!(in_pieces(at * rest, count));
                 let hands = [hand(&reader, at, 0, from)];
                 let mut memory = [bytes(&case.data[0]), bytes(&case.data[1]), bytes(&vec![9.0; SEATS * case.out_len])];
                 let mut bias = bytes(maker.bias.as_deref().unwrap_or_default());
-                let mut rows = vec![0xff; SEATS * POSITIONS * row_bytes(maker)];
+                let mut rows = vec![0; SEATS * POSITIONS * row_bytes(maker)];
                 launch(
                     "pack",
                     pack_text(maker, &case.seat_elements, &[], 5),
                     memory[..2].iter_mut().chain([&mut rows]),
                 );
-                let mut packed = vec![0xff; SEATS * POSITIONS * row_bytes(&reader)];
+                let mut packed = vec![0; SEATS * POSITIONS * row_bytes(&reader)];
                 let mut found = packed.clone();
                 let kinds = TILES.iter().map(|tile| Some(*tile)).chain([None]);
                 for tile in kinds {
@@ -891,24 +895,23 @@ mod tests {
                     let lefts = if tile.is_some() { vec![&mut rows] } else { vec![own, &mut *other] };
                     let after = [&mut weights, &mut bias, &mut *out, &mut found];
                     launch("contract", text.expect("the activation is known"), lefts.into_iter().chain(after));
-                    let whole = pack_text(&reader, &seat_elements, &[], 5);
-                    let rest = pack_text(&reader, &seat_elements, &[at], 5);
+                    let whole = pack_text(&reader, seat_elements, &[], 5);
+                    let rest = pack_text(&reader, seat_elements, &[at], 5);
                     let terms = if at == 0 { [&mut *out, other] } else { [other, out] };
                     let [first, second] = terms;
-                    launch("pack", whole, [&mut *first, &mut *second, &mut packed]);
-                    if count + rest_of(&reader, at) > count || !is_full(&reader) {
+                    let mut lefts = vec![&mut *first];
+                    if reader.terms.len() > 1 {
+                        lefts.push(&mut *second);
+                    }
+                    launch("pack", whole, lefts.into_iter().chain([&mut packed]));
+                    if reader.terms.len() > 1 {
                         launch("pack", rest, [first, second, &mut found]);
                     }
                     assert!(found == packed, "{n} columns, {from} and {count} on, {tile:?}");
-                    found.fill(0xff);
+                    found.fill(0);
                 }
             }
         }
-    }
-
-    /// Terms of k but for those of term `at`.
-    fn rest_of(contraction: &Contraction, at: usize) -> usize {
-        contraction.k() - contraction.terms[at].k()
     }
 
     /// The text of every tile becomes products of tensor cores, with operands in loads of 16 bytes, for every activation.

@@ -6,7 +6,7 @@
 //! large input ────────────────> pad                            large output ──-┘
 //! ```
 //!
-//! - Commands have exactly the edges of `hazard`, scratch that shares memory included; which of them are one node, `steps` decides. An
+//! - Commands have exactly the edges of `hazard`, scratch that shares memory included, and those of rows that are packed for them; which of them are one node, `steps` decides. An
 //!   upload comes before its readers, a download after its writers.
 //! - What is small goes up and comes down by one launch each, what is large by a copy of its own. The last launch writes the turn's
 //!   number to the host's tick, which is how the host sees the end.
@@ -23,7 +23,7 @@ use crate::matrices;
 use crate::moves::{CARRIED_MAX, CARRIED_UNIT, Filled, Kind, Moved, RANGES_MAX, Way};
 use crate::queue::{BLOCK_HEAD, BLOCK_NUMBER, block_bytes, write_block};
 use crate::slot::SlotMemory;
-use crate::steps::{self, Commands, Handed, Part, Step};
+use crate::steps::{self, Commands, Handed, Part, Rows, Step};
 use crate::sys::{Address, Memory, Node};
 use crate::weights::{Constant, Owner};
 use crate::writer::Hand;
@@ -147,8 +147,7 @@ struct Preparation<'a> {
     contraction_of: HashMap<(usize, Tile), usize>,
     /// By contraction of rounded operands: where in scratch its packed rows begin, behind what the layout has.
     packed_of: Vec<Option<usize>>,
-    /// What contractions write of the packed rows of others.
-    handed: Vec<Handed>,
+    rows: Rows,
     /// By contraction that packs its rows: the kernel that does.
     packer_of: HashMap<usize, usize>,
     /// By command: its record, if it has one.
@@ -240,10 +239,10 @@ impl<'a> Preparation<'a> {
             .ok_or_else(|| DeviceError::unaddressable(format!("scratch of plan {name} for {seats} seats"), u64::MAX))?;
         let hazards = Hazards::with_layout(plan, &layout);
         let commands = plan.plan().commands.len();
-        let (packed_of, scratch_bytes) = packed(plan, &layout, seats).ok_or_else(|| {
+        let rows = Rows::of(plan, &parts);
+        let (packed_of, scratch_bytes) = packed(plan, &rows, &layout, seats).ok_or_else(|| {
             DeviceError::unaddressable(format!("packed rows of plan {name} for {seats} seats"), u64::MAX)
         })?;
-        let handed = steps::handed(plan, &parts, &steps::packs(plan));
         let mut preparation = Self {
             device,
             plan,
@@ -260,7 +259,7 @@ impl<'a> Preparation<'a> {
             kernel_of: vec![None; commands],
             contraction_of: HashMap::new(),
             packed_of,
-            handed,
+            rows,
             packer_of: HashMap::new(),
             record_of: vec![None; commands],
             faulting: Vec::new(),
@@ -348,16 +347,13 @@ impl<'a> Preparation<'a> {
             .unwrap_or_default();
         let cell =
             epilogue.map(|epilogue| Cell { epilogue, seat_elements: &more, keeps: steps::keeps(self.plan, epilogue) });
-        if steps::packs(self.plan)[at] == Some(at) {
-            let of = |handed: &&Handed| handed.owner == at;
-            let handed: Vec<usize> = self.handed.iter().filter(of).map(|handed| handed.term).collect();
-            if handed.len() < contraction.terms.len() || !matrices::is_full(contraction) {
-                let text = matrices::pack_text(contraction, &terms, &handed, self.capacity.max_seats as usize);
-                let origin = image::text("pack.loom", text, "pack");
-                let image = image::of_text(&origin, &contraction.label, false, &self.device.takes())?;
-                let number = self.load(image)?;
-                self.packer_of.insert(at, number);
-            }
+        if self.rows.packs(at, contraction) {
+            let others = self.rows.terms_of_others(at);
+            let text = matrices::pack_text(contraction, &terms, &others, self.capacity.max_seats as usize);
+            let origin = image::text("pack.loom", text, "pack");
+            let image = image::of_text(&origin, &contraction.label, false, &self.device.takes())?;
+            let number = self.load(image)?;
+            self.packer_of.insert(at, number);
         }
         let hands: Vec<Hand> = self.hands(at).map(|(hand, _)| hand).collect();
         for &seats in &buckets(self.capacity.max_seats) {
@@ -384,7 +380,7 @@ impl<'a> Preparation<'a> {
 
     /// What contraction `at` hands on, and to whose rows.
     fn hands(&self, at: usize) -> impl Iterator<Item = (Hand, usize)> {
-        let handed = self.handed.iter().filter(move |handed| handed.maker == at);
+        let handed = self.rows.handed.iter().filter(move |handed| handed.maker == at);
         handed.filter_map(|&Handed { owner, term, result, from, .. }| match &self.plan.plan().commands[owner] {
             Command::Contract(consumer) => Some((matrices::hand(consumer, term, result, from), owner)),
             _ => None,
@@ -617,8 +613,13 @@ impl<'a> Build<'a> {
             }
         }
         let reports: Vec<bool> = self.of.record_of.iter().map(Option::is_some).collect();
-        let commands =
-            Commands { plan: self.of.plan, hazards: &self.of.hazards, parts: &self.of.parts, reports: &reports };
+        let commands = Commands {
+            plan: self.of.plan,
+            hazards: &self.of.hazards,
+            parts: &self.of.parts,
+            rows: &self.of.rows,
+            reports: &reports,
+        };
         let (steps, of_command) = commands.steps(nodes.len(), up, &there);
         for (step, after) in steps {
             nodes.push((self.node(step, seats)?, after));
@@ -673,10 +674,12 @@ impl<'a> Build<'a> {
             }
             Step::Pack(at) => {
                 let Command::Contract(contraction) = &commands[at] else { return Ok(Node::Nothing) };
+                let lacks =
+                    || DeviceError::Invalid { what: format!("no kernel packs the rows of {}", contraction.label) };
                 let mut passed = vec![Given::Bits(seats as u64)];
                 passed.extend(contraction.terms.iter().map(|term| Given::Buffer(self.base(term.storage), 0)));
                 passed.push(Given::Buffer(self.packed(at), 0));
-                let kernel = self.of.packer_of.get(&at).copied().unwrap_or(0);
+                let kernel = self.of.packer_of.get(&at).copied().ok_or_else(lacks)?;
                 self.launch(at, kernel, &contraction.label, &[seats as u64], &passed, seats)
             }
             Step::Command(at) => self.command(at, &commands[at], seats),
@@ -771,7 +774,9 @@ impl<'a> Build<'a> {
                 passed.extend(more.map(|place| whole(place.storage)));
                 passed.extend(self.of.hands(at).map(|(_, owner)| Given::Buffer(self.packed(owner), 0)));
                 let tile = self.of.tile(contraction, seats);
-                let kernel = self.of.contraction_of.get(&(at, tile)).copied().unwrap_or(0);
+                let lacks =
+                    || DeviceError::Invalid { what: format!("no kernel of {} for {seats} seats", contraction.label) };
+                let kernel = self.of.contraction_of.get(&(at, tile)).copied().ok_or_else(lacks)?;
                 self.launch(at, kernel, &contraction.label, &[seats as u64], &passed, seats)
             }
         }
@@ -869,15 +874,15 @@ impl<'a> Build<'a> {
 }
 
 /// By contraction of rounded operands, where its packed rows begin behind `layout`, and the bytes of all; `None` if no number tells.
-fn packed(plan: &Checked<'_>, layout: &Layout, seats: usize) -> Option<(Vec<Option<usize>>, usize)> {
+fn packed(plan: &Checked<'_>, rows: &Rows, layout: &Layout, seats: usize) -> Option<(Vec<Option<usize>>, usize)> {
     let mut starts = vec![None; plan.plan().commands.len()];
     let mut bytes = layout.bytes();
-    for (at, owner) in steps::packs(plan).into_iter().enumerate() {
+    for (at, &owner) in rows.owner_of.iter().enumerate() {
         let (Some(owner), Command::Contract(contraction)) = (owner, &plan.plan().commands[at]) else { continue };
         if owner == at {
             let start = bytes.checked_next_multiple_of(ALIGN)?;
-            let rows = seats.checked_mul(contraction.positions)?;
-            bytes = start.checked_add(rows.checked_mul(matrices::row_bytes(contraction))?)?;
+            let all = seats.checked_mul(contraction.positions)?;
+            bytes = start.checked_add(all.checked_mul(matrices::row_bytes(contraction))?)?;
             starts[at] = Some(start);
         } else {
             starts[at] = starts[owner];

@@ -19,7 +19,9 @@ use crate::moves::MOVES_MOST;
 use crate::writer::step;
 use lanes_core::device::DeviceError;
 use lanes_core::hazard::Hazards;
-use lanes_core::plan::{Access, Checked, Command, Epilogue, Operand, Place, Precision, Region, Storage, StorageId};
+use lanes_core::plan::{
+    Access, Checked, Command, Contraction, Epilogue, Operand, Place, Precision, Region, Storage, StorageId,
+};
 use lanes_core::scratch::Layout;
 
 /// The most bytes, for all seats, that zeros are kept for.
@@ -130,7 +132,7 @@ pub(crate) fn keeps(plan: &Checked<'_>, epilogue: &Epilogue) -> bool {
 
 /// By command: the contraction whose packed rows a contraction of rounded operands reads, its own or those of an earlier one that reads
 /// the same.
-pub(crate) fn packs(plan: &Checked<'_>) -> Vec<Option<usize>> {
+fn packs(plan: &Checked<'_>) -> Vec<Option<usize>> {
     let commands = &plan.plan().commands;
     let mut packs = vec![None; commands.len()];
     // Those whose rows are still what their terms say.
@@ -176,8 +178,34 @@ pub(crate) struct Handed {
     pub from: usize,
 }
 
+/// Packed rows of a plan: who packs, and what others write of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rows {
+    /// As [`packs`] has it.
+    pub owner_of: Vec<Option<usize>>,
+    pub handed: Vec<Handed>,
+}
+
+impl Rows {
+    pub fn of(plan: &Checked<'_>, parts: &[Part]) -> Self {
+        let owner_of = packs(plan);
+        let handed = handed(plan, parts, &owner_of);
+        Self { owner_of, handed }
+    }
+
+    /// The terms of the contraction at `at` that others write of its rows.
+    pub fn terms_of_others(&self, at: usize) -> Vec<usize> {
+        self.handed.iter().filter(|handed| handed.owner == at).map(|handed| handed.term).collect()
+    }
+
+    /// Whether `contraction`, the command at `at`, packs: what fills rows up is zero from the start, and nobody writes it.
+    pub fn packs(&self, at: usize, contraction: &Contraction) -> bool {
+        self.owner_of[at] == Some(at) && self.terms_of_others(at).len() < contraction.terms.len()
+    }
+}
+
 /// What is handed on: of each row and position the same elements, in whole pieces, that nobody else writes.
-pub(crate) fn handed(plan: &Checked<'_>, parts: &[Part], packs: &[Option<usize>]) -> Vec<Handed> {
+fn handed(plan: &Checked<'_>, parts: &[Part], packs: &[Option<usize>]) -> Vec<Handed> {
     let plan = plan.plan();
     let mut writers = vec![Vec::new(); plan.storages.len()];
     for (at, command) in plan.commands.iter().enumerate() {
@@ -248,6 +276,7 @@ pub(crate) struct Commands<'a> {
     pub plan: &'a Checked<'a>,
     pub hazards: &'a Hazards,
     pub parts: &'a [Part],
+    pub rows: &'a Rows,
     /// By command: whether it has a fault record.
     pub reports: &'a [bool],
 }
@@ -282,38 +311,36 @@ impl Commands<'_> {
         let early = several(self.moves(|at| self.hazards.before(at).is_empty() && !is_late[at]));
         let is_early = is_in(&early);
 
-        let packs = packs(self.plan);
-        let handed = handed(self.plan, self.parts, &packs);
+        let packs = &self.rows.owner_of;
+        // By storage, who writes what of it.
+        let mut writers: Vec<Vec<(usize, Region)>> = vec![Vec::new(); plan.storages.len()];
+        if packs.iter().any(Option::is_some) {
+            for (at, command) in plan.commands.iter().enumerate() {
+                for touch in command.touches().into_iter().filter(|touch| touch.access.writes()) {
+                    if let Place::Storage(StorageId(id)) = touch.place {
+                        writers[id as usize].push((at, touch.region));
+                    }
+                }
+            }
+        }
         // By command: the node that packs its rows for all.
         let mut packed = vec![None; plan.commands.len()];
         let mut node_of = vec![None; plan.commands.len()];
         let mut add = |step: Step, commands: &[usize]| {
             let mut after = Vec::new();
             if let Step::Pack(owner) = step {
-                let Command::Contract(contraction) = &plan.commands[owner] else { return };
-                let own = |term: &usize| !handed.iter().any(|handed| (handed.owner, handed.term) == (owner, *term));
-                let own: Vec<usize> = (0..contraction.terms.len()).filter(own).collect();
-                if own.is_empty() && matrices::is_full(contraction) {
-                    // Others write all of it.
-                    return;
-                }
                 // After all that write what is packed here: the contraction may wait for one by way of another.
+                let others = self.rows.terms_of_others(owner);
+                let Command::Contract(contraction) = &plan.commands[owner] else { return };
+                let own = contraction.terms.iter().enumerate().filter(|(at, _)| !others.contains(at));
                 let mine = plan.commands[owner].touches();
-                for place in own.iter().map(|&term| Place::Storage(contraction.terms[term].storage)) {
-                    if let Place::Storage(id) = place {
-                        after.extend(input(id));
-                    }
+                for id in own.map(|(_, term)| term.storage) {
+                    after.extend(input(id));
                     let reads = |region: &Region| {
-                        mine.iter().any(|touch| touch.place == place && touch.region.overlaps(region))
+                        mine.iter().any(|touch| touch.place == Place::Storage(id) && touch.region.overlaps(region))
                     };
-                    let writes = |command: &Command| {
-                        let touches = command.touches();
-                        touches
-                            .iter()
-                            .any(|touch| touch.access.writes() && touch.place == place && reads(&touch.region))
-                    };
-                    let before = plan.commands[..owner].iter().zip(&node_of).filter(|(command, _)| writes(command));
-                    after.extend(before.filter_map(|(_, node)| *node));
+                    let before = writers[id.0 as usize].iter().filter(|(at, region)| *at < owner && reads(region));
+                    after.extend(before.filter_map(|(at, _)| node_of[*at]));
                 }
                 after.sort_unstable();
                 after.dedup();
@@ -343,8 +370,10 @@ impl Commands<'_> {
         };
         early.chunks(MOVES_MOST).for_each(|group| add(Step::Moves(group.to_vec()), group));
         for (at, command) in plan.commands.iter().enumerate() {
-            // Where it stands, so that nothing that it reads is written between.
-            if packs[at] == Some(at) {
+            // Later writers of what it reads wait for the contraction, which waits for it.
+            if let Command::Contract(contraction) = command
+                && self.rows.packs(at, contraction)
+            {
                 add(Step::Pack(at), &[at]);
             }
             match self.parts[at] {
@@ -389,7 +418,9 @@ pub fn outline(plan: &Checked<'_>, max_seats: usize) -> Result<Vec<String>, Devi
     let hazards = Hazards::with_layout(plan, &layout);
     let commands = &plan.plan().commands;
     let reports = vec![false; commands.len()];
-    let (steps, _) = Commands { plan, hazards: &hazards, parts: &parts, reports: &reports }.steps(0, None, &[]);
+    let rows = Rows::of(plan, &parts);
+    let turn = Commands { plan, hazards: &hazards, parts: &parts, rows: &rows, reports: &reports };
+    let (steps, _) = turn.steps(0, None, &[]);
     let said = |step: &Step| match step {
         Step::Moves(moved) => moved.iter().map(|&at| commands[at].label()).collect::<Vec<_>>().join(", "),
         Step::Pack(at) => format!("rows of {}", commands[*at].label()),

@@ -1,6 +1,6 @@
 //! What the texts of contractions have in common: their launch, where operands lie, and what becomes of a sum.
 //!
-//! - Rows are seats by positions. Operands are found where they lie, so a convolution's patches need not be written out.
+//! - Rows are seats by positions. Operands are found where they lie; those of 32 bits are never written out as patches.
 //! - How sums are made, and where they wait for what becomes of them, is for each kind of products to say (`contract`, `matrices`).
 
 use crate::contract::cell::Cell;
@@ -20,7 +20,7 @@ pub(crate) use line;
 /// Work-items of a subgroup.
 pub(crate) const LANES: usize = 32;
 
-/// A kernel of a contraction, called `contract`, being written.
+/// A kernel of a contraction, or of what packs its rows, being written.
 pub(crate) struct Writer<'a> {
     pub contraction: &'a Contraction,
     /// Elements of a seat of the storage of each term; 0 where one value serves all.

@@ -185,6 +185,11 @@ macro_rules! conformance {
                 $crate::rounded::near($open);
             }
             #[test]
+            fn rounded_operands_are_the_same_made_and_copied() {
+                $crate::rounded::handed_on($open);
+            }
+
+            #[test]
             fn a_rounded_seat_is_the_same_alone_and_in_company() {
                 $crate::rounded::company($open);
             }

@@ -5,7 +5,7 @@ use crate::random::{self, Random, port};
 use crate::{Open, reference};
 use lanes_core::device::{Capabilities, Device, DeviceError, PrepareOptions, RoundedSums};
 use lanes_core::lanes::{Capacity, LanedModel};
-use lanes_core::plan::{Activation, Command, Contraction, Plan, Precision, Storage, Term};
+use lanes_core::plan::{Activation, Command, Contraction, Plan, Precision, Region, Storage, Term};
 use lanes_core::planned::PlannedModel;
 use lanes_core::{Scope, Signature};
 use std::sync::Arc;
@@ -167,6 +167,87 @@ pub fn company(open: Open<'_>) {
     let Some(device) = rounding(open) else { return };
     let (plan, signature) = plans::recurrent();
     plans::apart(&device, &plan.with_precision(Precision::Bf16), &signature);
+}
+
+/// A contraction whose result two others read beside an input, from it or from a copy of it: a device that prepares operands where they
+/// are made must give the bits of one that finds them there.
+pub fn handed_on(open: Open<'_>) {
+    let Some(device) = rounding(open) else { return };
+    for seed in 0..30 {
+        let outputs = [false, true].map(|is_copied| {
+            let (plan, signature) = chained(seed, is_copied);
+            let mut model = PlannedModel::new(Arc::clone(&device), plan, signature.clone())
+                .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            model.prepare(CAPACITY).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            let mut random = Random(!seed);
+            [1, 5, 33].map(|seats| {
+                let inputs = plans::stacked(&mut random, &signature, seats);
+                let turn = random::turn(&mut random, CAPACITY, seats);
+                plans::run(&mut model, &inputs, &turn)
+            })
+        });
+        let [made, copied] = outputs;
+        assert!(made == copied, "seed {seed}: what is made is another operand than its copy");
+        assert!(made[2].iter().all(|output| output.iter().any(|&byte| byte != 0)), "seed {seed}: it is all zeros");
+    }
+}
+
+/// The plan of [`handed_on`].
+fn chained(seed: u64, is_copied: bool) -> (Plan, Signature) {
+    let random = &mut Random(seed ^ 0xcafe);
+    let mut plan = Plan { name: format!("chained{seed}"), ..Plan::default() };
+    let mut signature = Signature { name: format!("chained{seed}"), ..Signature::default() };
+    let positions = if random.one_in(2) { 1 } else { random.within(2, 3) };
+    // Whole pieces of eight, and others.
+    let unit = if random.one_in(4) { 1 } else { 8 };
+    let (n, width) = (unit * random.within(2, 20), unit * random.within(1, 12));
+    let from = unit * random.below(2);
+    let count = n - from - unit * random.below(2).min((n - from) / unit - 1);
+    signature.inputs.push(port("x", positions * width, Scope::Seat));
+    let x = plan.storage(Storage::Input { port: 0, bytes: positions * width * 4 });
+    let bytes = positions * n * 4;
+    let [y, z] = [0, 1].map(|_| plan.storage(Storage::Scratch { bytes }));
+    let term = |storage, offset, position_stride, tap_len| Term {
+        storage,
+        offset,
+        position_stride,
+        taps: 1,
+        tap_stride: 0,
+        tap_len,
+    };
+    let input = term(x, 0, width, width);
+    let contraction = |random: &mut Random, terms: Vec<Term>, n: usize, out| {
+        let k: usize = terms.iter().map(Term::k).sum();
+        Command::Contract(Contraction {
+            label: "product".into(),
+            terms,
+            weights: random.f32s(k * n).into(),
+            precision: Precision::Bf16,
+            bias: random.one_in(2).then(|| random.f32s(n).into()),
+            activation: if random.one_in(2) { Activation::Tanh } else { Activation::None },
+            positions,
+            n,
+            out,
+            out_offset: 0,
+            out_position_stride: n,
+        })
+    };
+    let maker = contraction(random, vec![input], n, y);
+    plan.commands.push(maker);
+    let whole = Region::contiguous(0, bytes);
+    if is_copied {
+        plan.commands.push(Command::Copy { from: (y, whole), to: (z, whole) });
+    }
+    let made = term(if is_copied { z } else { y }, from, n, count);
+    let terms = if random.one_in(2) { vec![made, input] } else { vec![input, made] };
+    for port_number in 0..2 {
+        let n = random.within(1, 40);
+        signature.outputs.push(port(&format!("y{port_number}"), positions * n, Scope::Seat));
+        let out = plan.storage(Storage::Output { port: port_number, bytes: positions * n * 4 });
+        let reader = contraction(random, terms.clone(), n, out);
+        plan.commands.push(reader);
+    }
+    (plan, signature)
 }
 
 /// A device without such products refuses the plan and names the contraction, the precision and itself.

@@ -82,13 +82,13 @@ impl Writer<'_> {
         line!(self, "    scf.if %live {{");
         line!(self, "      %seat = index.div %row, %positions : index");
         line!(self, "      %position = index.rem %row, %positions : index");
-        line!(self, "      %side = index.mul %l, %groups : index");
+        line!(self, "      %firstof = index.mul %l, %groups : index");
         // Of the columns of a unit as many as may be at once.
         let together = if extent.together > 1 { groups } else { 1 };
         let mut sums = Vec::with_capacity(groups);
         for at in 0..groups / together {
             self.index(&format!("group{at}"), at);
-            line!(self, "      %beside{at} = index.add %side, %group{at} : index");
+            line!(self, "      %beside{at} = index.add %firstof, %group{at} : index");
             let sum = sum(self, &format!("%beside{at}"), &at.to_string(), together);
             if together == 1 {
                 sums.push(sum);

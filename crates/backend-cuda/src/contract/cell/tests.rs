@@ -142,7 +142,7 @@ fn check(plan: &Plan, tiles: &[Tiled]) -> usize {
         let hand = Hand { result, from: 0, count: units, start: 5, row };
         memory.push(Vec::new());
         memory.push(contraction.bias.iter().flat_map(|bias| bytemuck::cast_slice(bias).to_vec()).collect());
-        memory.push(vec![0xff; SEATS * contraction.positions * matrices::row_bytes(contraction)]);
+        memory.push(vec![0; SEATS * contraction.positions * matrices::row_bytes(contraction)]);
         memory.push(vec![0; SEATS * contraction.positions * row * 2]);
         let at = |id: StorageId| Some(id.0 as usize);
         let terms: Vec<usize> = contraction.terms.iter().map(|term| seat(term.storage)).collect();
@@ -243,7 +243,7 @@ fn cells_have_the_bits_of_their_commands() {
 fn cells_of_rounded_operands_have_the_bits_of_their_commands() {
     let tiles = matrices::TILES.map(Tiled::Matrices);
     let rounded = |plan: Plan| plan.with_precision(Precision::Bf16);
-    // Of one run and of two, of one stage and of several, with columns past the end.
+    // Of one stage and of several, with columns past the end.
     for sizes in [[7, 12], [30, 40], [90, 60]] {
         assert_eq!(check(&rounded(recurrent("LSTM", sizes, true, &[])), &tiles), 1);
     }
