@@ -344,13 +344,8 @@ impl Emitter<'_> {
                 let value = self.make(class, &format!("or.b{width}"), &[high, low]);
                 self.cut(ty, value)
             }
-            // What the assembler does not see in uniform registers.
             Binary::DivUI | Binary::RemUI if b.bits().is_some_and(u64::is_power_of_two) => {
-                let bits = b.bits().unwrap_or(1);
-                if op == Binary::RemUI {
-                    return Ok(self.make(class, &format!("and.b{width}"), &[a, Operand::Bits(class, bits - 1)]));
-                }
-                self.make(class, &format!("shr.u{width}"), &[a, Operand::word(bits.trailing_zeros())])
+                self.by_power(class, op == Binary::RemUI, a, b)
             }
             Binary::DivUI | Binary::RemUI | Binary::CeilDivUI => {
                 let zero = self.is_zero(ty, b, divisor);
@@ -374,6 +369,16 @@ impl Emitter<'_> {
             }
             _ => return self.refuse(format!("{op:?} of {ty}")),
         })
+    }
+
+    /// The quotient, or the rest, of `a` by `power`, which is known to be a power of two: the assembler does not see that in uniform
+    /// registers.
+    pub(super) fn by_power(&mut self, class: Class, is_rest: bool, a: Operand, power: Operand) -> Operand {
+        let (power, width) = (power.bits().unwrap_or(1), if class == Class::Long { 64 } else { 32 });
+        if is_rest {
+            return self.make(class, &format!("and.b{width}"), &[a, Operand::Bits(class, power - 1)]);
+        }
+        self.make(class, &format!("shr.u{width}"), &[a, Operand::word(power.trailing_zeros())])
     }
 
     /// One more than the quotient where there is a rest.

@@ -758,17 +758,12 @@ impl<'a> Emitter<'a> {
         let narrow = self.narrow[result.index()];
         let positive = op.operands.get(1).is_some_and(|divisor| self.facts(*divisor).low > 0);
         Ok(match element {
-            // What the assembler does not see in uniform registers.
             Element::Binary(
                 binary @ (Binary::DivUI | Binary::DivSI | Binary::FloorDivSI | Binary::RemUI | Binary::RemSI),
             ) if narrow && all_fit && natural && operands[1].bits().is_some_and(u64::is_power_of_two) => {
-                let (a, bits) = (self.low(operands[0]), operands[1].bits().unwrap_or(1));
-                Some(match binary {
-                    Binary::RemUI | Binary::RemSI => {
-                        self.make(Class::Word, "and.b32", &[a, Operand::word(bits as u32 - 1)])
-                    }
-                    _ => self.make(Class::Word, "shr.u32", &[a, Operand::word(bits.trailing_zeros())]),
-                })
+                let a = self.low(operands[0]);
+                let is_rest = matches!(binary, Binary::RemUI | Binary::RemSI);
+                Some(self.by_power(Class::Word, is_rest, a, operands[1]))
             }
             Element::Binary(binary) if narrow => {
                 let mnemonic = match binary {

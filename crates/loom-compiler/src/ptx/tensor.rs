@@ -83,24 +83,27 @@ pub(super) fn may_lay_out(kernel: &Kernel, varies: &[bool]) -> bool {
 /// Elements of a row of a matrix that `ldmatrix` reads: 16 bytes of 16-bit elements.
 const MATRIX: u64 = 8;
 
+/// Whether a fragment of an operand lies as `ldmatrix` reads it, but for where its first row begins.
+fn is_staged(body: &Body, spaces: &Spaces, view: ValueId, role: Role) -> bool {
+    let Type::View(ty) = body.ty(view) else { return false };
+    let (deep, across) = match (role, &ty.strides[..]) {
+        (Role::Rhs, [.., deep, across]) | (Role::Lhs, [.., across, deep]) => (deep.constant(), across.constant()),
+        _ => return false,
+    };
+    let is_apart = across.is_some_and(|across| across.is_multiple_of(MATRIX));
+    ty.element.bits() == 16 && spaces.space(view) == Space::Shared && deep == Some(1) && is_apart
+}
+
 /// Whether a lane of a kernel's operands of 16 bits has a stretch of the depth: not if something is repacked, nor if `ldmatrix` reads
 /// all of them.
 pub(super) fn stretches(body: &Body, spaces: &Spaces) -> bool {
-    let is_repack = |op: &Op| matches!(op.kind, OpKind::FragmentRepack { .. });
-    let is_staged = |op: &Op| match op.kind {
+    let stretches = |op: &Op| match op.kind {
         OpKind::FragmentLoad(fragment) if !fragment.role.is_accumulator() => {
-            let Type::View(view) = body.ty(op.operands[0]) else { return false };
-            let strides: Vec<Option<u64>> = view.strides.iter().map(|stride| stride.constant()).collect();
-            let (deep, across) = match (fragment.role, &strides[..]) {
-                (Role::Rhs, [.., deep, across]) | (_, [.., across, deep]) => (*deep, *across),
-                _ => return false,
-            };
-            let apart = across.is_some_and(|across| across.is_multiple_of(MATRIX));
-            view.element.bits() == 16 && spaces.space(op.operands[0]) == Space::Shared && deep == Some(1) && apart
+            !is_staged(body, spaces, op.operands[0], fragment.role)
         }
-        _ => true,
+        _ => false,
     };
-    body.ops().any(|op| !is_staged(op)) && !body.ops().any(is_repack)
+    body.ops().any(stretches) && !body.ops().any(|op| matches!(op.kind, OpKind::FragmentRepack { .. }))
 }
 
 impl Emitter<'_> {
@@ -111,20 +114,13 @@ impl Emitter<'_> {
         indices: &[ValueId],
         fragment: Fragment,
     ) -> Result<Option<Vec<Operand>>> {
-        let ty = self.element_type(view)?;
         let is_whole = self.tensor && !self.stretched && !self.options.checked && self.mask.is_full();
-        if !is_whole || fragment.role.is_accumulator() || ty.bits() != 16 || self.spaces.space(view) != Space::Shared {
+        let depth = if fragment.role == Role::Rhs { fragment.rows } else { fragment.columns };
+        if !is_whole || !depth.is_multiple_of(16) || !is_staged(self.body, &self.spaces, view, fragment.role) {
             return Ok(None);
         }
-        let strides = self.view_type(view)?.strides;
-        let (depth, deep, across) = match (fragment.role, &strides[..]) {
-            (Role::Rhs, [.., deep, across]) => (fragment.rows, deep, across),
-            (_, [.., across, deep]) => (fragment.columns, deep, across),
-            _ => return Ok(None),
-        };
-        let apart = across.constant().is_some_and(|across| across.is_multiple_of(MATRIX));
-        let first = self.element_place(view, indices)?;
-        if !apart || deep.constant() != Some(1) || first.align_at(0) < 16 || !depth.is_multiple_of(16) {
+        let (ty, first) = (self.element_type(view)?, self.element_place(view, indices)?);
+        if first.align_at(0) < 16 {
             return Ok(None);
         }
         if !self.may(75, (6, 5)) {
