@@ -15,12 +15,12 @@
 pub(crate) mod cell;
 
 use self::cell::Cell;
-use crate::writer::{Extent, Hand, LANES, Terms, Writer, line};
+use crate::writer::{Extent, Hand, LANES, Terms, Text, Writer, line};
 use lanes_core::device::Sums;
 use lanes_core::plan::Contraction;
 use std::borrow::Cow;
 use std::fmt::Write;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 
 /// The most columns of a work-item.
 const COLUMNS_MAX: usize = 4;
@@ -106,39 +106,22 @@ pub(crate) fn text(
     hands: &[Hand],
 ) -> Option<String> {
     let writer = Writer { contraction, seat_elements, out_seat_elements, max_seats, cell, hands, text: String::new() };
-    let mut text = Text { writer, tile, cut: SUMS.cut(contraction.k()) };
+    let mut text = Text { writer, tile };
     text.head();
     text.chunk();
     text.hold();
-    let (chunks, view) = (text.cut[0], text.sums());
+    let (chunks, view) = (text.cut()[0], text.sums());
     let extent = text.extent();
-    text.writer.meet(extent, &Text::sum(chunks, &view))?;
+    text.writer.meet(extent, &Text::<Tile>::sum(chunks, &view))?;
     Some(text.writer.text)
 }
 
-/// A text being written.
-struct Text<'a> {
-    writer: Writer<'a>,
-    tile: Tile,
+impl Text<'_, Tile> {
     /// Chunks, blocks of a chunk, terms of a block.
-    cut: [usize; 3],
-}
-
-impl<'a> Deref for Text<'a> {
-    type Target = Writer<'a>;
-
-    fn deref(&self) -> &Writer<'a> {
-        &self.writer
+    fn cut(&self) -> [usize; 3] {
+        SUMS.cut(self.contraction.k())
     }
-}
 
-impl<'a> DerefMut for Text<'a> {
-    fn deref_mut(&mut self) -> &mut Writer<'a> {
-        &mut self.writer
-    }
-}
-
-impl Text<'_> {
     /// Elements between the rows of the operands in workgroup memory: 16 bytes more than the rows, where that keeps rows apart
     /// that would meet in a bank.
     fn pitch(&self) -> usize {
@@ -157,17 +140,17 @@ impl Text<'_> {
 
     /// The view of the chunks' sums.
     fn sums(&self) -> String {
-        format!("view<{}x{}x{}x{}xf32>", self.cut[0], self.tile.rows, self.tile.columns, self.apart())
+        format!("view<{}x{}x{}x{}xf32>", self.cut()[0], self.tile.rows, self.tile.columns, self.apart())
     }
 
     fn extent(&self) -> Extent {
-        Extent { rows: self.tile.rows, columns: self.width(), items: self.cut[0] * LANES, together: 1 }
+        Extent { rows: self.tile.rows, columns: self.width(), items: self.cut()[0] * LANES, together: 1 }
     }
 
     /// Launch, views, and what a work-item is.
     fn head(&mut self) {
         let Contraction { terms, n, .. } = self.contraction;
-        let [chunks, _, block] = self.cut;
+        let [chunks, _, block] = self.cut();
         let (rows, pitch, k) = (self.tile.rows, self.pitch(), self.contraction.k());
         let [k_packed, columns] = packed(k, *n);
         let extent = self.extent();
@@ -178,7 +161,7 @@ impl Text<'_> {
             ("lastcolumn", columns - self.tile.columns),
             ("depth", k),
             ("lastk", k - 1),
-            ("chunklength", self.cut[1] * self.cut[2]),
+            ("chunklength", self.cut()[1] * self.cut()[2]),
         ] {
             self.index(name, value);
         }
@@ -198,7 +181,7 @@ impl Text<'_> {
 
     /// The sums of this subgroup's chunk: `%acc`.
     fn chunk(&mut self) {
-        let [chunks, blocks, block] = self.cut;
+        let [chunks, blocks, block] = self.cut();
         let rows = self.tile.rows;
         let has_rest = chunks * blocks * block > self.contraction.k();
         if self.contraction.n.is_multiple_of(self.width()) {
@@ -265,7 +248,7 @@ impl Text<'_> {
 
     /// Operands of the workgroup's rows for the block at `%kstart`, into workgroup memory.
     fn stage(&mut self, has_rest: bool) {
-        let block = self.cut[2];
+        let block = self.cut()[2];
         let mut end = 0;
         let ends: Vec<usize> = self
             .contraction
@@ -301,7 +284,7 @@ impl Text<'_> {
 
     /// Operands of a block that lie in `terms` from `at` on: all loads, and then all stores.
     fn staged(&mut self, at: usize, done: usize, terms: Terms<'_>, has_rest: bool) {
-        let [chunks, _, block] = self.cut;
+        let [chunks, _, block] = self.cut();
         let (all, pitch) = (block * self.tile.rows, self.pitch());
         let view = format!("view<{chunks}x{block}x{pitch}xf32>");
         let loads = all.div_ceil(LANES);

@@ -17,11 +17,10 @@
 //! - Not here: 32-bit operands (`contract`).
 
 use crate::contract::cell::Cell;
-use crate::writer::{Extent, Hand, LANES, Terms, Writer, lanes_type, line, step};
+use crate::writer::{Extent, Hand, LANES, Terms, Text, Writer, lanes_type, line, step};
 use lanes_core::device::Sums;
 use lanes_core::plan::{Contraction, Term, bf16_bits};
 use std::fmt::Write;
-use std::ops::{Deref, DerefMut};
 
 /// Rows and columns of a fragment of sums.
 pub(crate) const SIDE: usize = 16;
@@ -187,7 +186,7 @@ impl Tile {
     }
 }
 
-/// The text that packs the rows of `contraction` but for those of its terms that are `handed` by others, for at most `max_seats` seats, its
+/// The text that packs the rows of `contraction` but for those of its terms that are `handed` by others, not all, for at most `max_seats` seats, its
 /// kernel called `pack`. Rows are zero before its first launch. Launch arguments: the seats; a buffer for each term, whole storages with
 /// `seat_elements[term]` elements a seat (0 where one value serves all); rows of [`row_bytes`]. Workload: the seats.
 pub(crate) fn pack_text(
@@ -198,13 +197,13 @@ pub(crate) fn pack_text(
 ) -> String {
     let (k, row) = (contraction.k(), row(contraction.k()));
     let together = if is_aligned(contraction, seat_elements) { 4 } else { 1 };
-    // Pieces that others write, by their numbers in a row, and a term of k that is looked at.
-    let (mut others, mut there, mut done) = (Vec::new(), None, 0);
+    // Pieces that others write, by their numbers in a row, and the start of a term that is looked at.
+    let (mut others, mut there, mut done) = (Vec::new(), 0, 0);
     for (at, term) in contraction.terms.iter().enumerate() {
         if handed.contains(&at) {
             others.push((done / PIECE, term.k() / PIECE));
-        } else if term.k() > 0 {
-            there = there.or(Some(done));
+        } else {
+            there = done;
         }
         done += term.k();
     }
@@ -234,9 +233,7 @@ pub(crate) fn pack_text(
     text.term_views();
     let view = format!("view<[%rows]x{row}xbf16>");
     line!(text, "  %x = buffer.view %packed[%start] : buffer -> {view}");
-    for (name, value) in
-        [("size", PACKERS), ("pieces", pieces), ("piece", PIECE), ("k", k), ("there", there.unwrap_or(0))]
-    {
+    for (name, value) in [("size", PACKERS), ("pieces", pieces), ("piece", PIECE), ("k", k), ("there", there)] {
         text.index(name, value);
     }
     line!(text, "  %item = kernel.workitem.id<x> : index");
@@ -309,7 +306,7 @@ pub(crate) fn text(
     let sums = text.products();
     text.hold(&sums);
     let ([view, _], extent) = (text.sums_views(), text.extent());
-    text.writer.meet(extent, &Text::sum(&view))?;
+    text.writer.meet(extent, &Text::<Tile>::sum(&view))?;
     Some(text.writer.text)
 }
 
@@ -324,26 +321,6 @@ fn is_aligned(contraction: &Contraction, seat_elements: &[usize]) -> bool {
     contraction.terms.iter().zip(seat_elements).all(of_term)
 }
 
-/// A text being written.
-struct Text<'a> {
-    writer: Writer<'a>,
-    tile: Tile,
-}
-
-impl<'a> Deref for Text<'a> {
-    type Target = Writer<'a>;
-
-    fn deref(&self) -> &Writer<'a> {
-        &self.writer
-    }
-}
-
-impl<'a> DerefMut for Text<'a> {
-    fn deref_mut(&mut self) -> &mut Writer<'a> {
-        &mut self.writer
-    }
-}
-
 /// What is copied of a stage: rows or weights, which are lines of it.
 struct Copied {
     name: &'static str,
@@ -355,7 +332,7 @@ struct Copied {
     views: [String; 2],
 }
 
-impl Text<'_> {
+impl Text<'_, Tile> {
     fn depth(&self) -> usize {
         self.tile.depth(self.contraction.k())
     }
@@ -789,7 +766,8 @@ mod tests {
         }
 
         fn text(&self, tile: Tile) -> String {
-            text(&self.contraction, self.out_len, tile, 5, None, &[]).expect("the activation is known")
+            // For more rows than any tile has, so that no piece is known to be of none.
+            text(&self.contraction, self.out_len, tile, 99, None, &[]).expect("the activation is known")
         }
 
         /// The result by the interpreter, which multiplies fragments as chains of fused multiply-adds.
@@ -896,7 +874,6 @@ mod tests {
                     let after = [&mut weights, &mut bias, &mut *out, &mut found];
                     launch("contract", text.expect("the activation is known"), lefts.into_iter().chain(after));
                     let whole = pack_text(&reader, seat_elements, &[], 5);
-                    let rest = pack_text(&reader, seat_elements, &[at], 5);
                     let terms = if at == 0 { [&mut *out, other] } else { [other, out] };
                     let [first, second] = terms;
                     let mut lefts = vec![&mut *first];
@@ -905,6 +882,7 @@ mod tests {
                     }
                     launch("pack", whole, lefts.into_iter().chain([&mut packed]));
                     if reader.terms.len() > 1 {
+                        let rest = pack_text(&reader, seat_elements, &[at], 5);
                         launch("pack", rest, [first, second, &mut found]);
                     }
                     assert!(found == packed, "{n} columns, {from} and {count} on, {tile:?}");
@@ -943,10 +921,12 @@ mod tests {
                 assert!(products > 0 && products.is_multiple_of(steps * down * across * 2), "{tile:?}");
                 let fragments = products / (down * across * 2) * (down + across);
                 assert_eq!(count("ldmatrix.sync.aligned.m8n8.x4.shared.b16"), fragments, "{tile:?}");
-                // All that is staged is copied in pieces of 16 bytes.
-                let copies = (tile.columns * tile.depth(k) / PIECE).div_ceil(tile.down * tile.across * LANES);
+                // All that is staged is copied in pieces of 16 bytes, the rows and the weights of a stage together.
+                let workers = tile.down * tile.across * LANES;
+                let pieces = |lines: usize| (lines * tile.depth(k) / PIECE).div_ceil(workers);
+                let copies = pieces(tile.rows) + pieces(tile.columns);
                 let copied = count("cp.async.cg.shared.global");
-                assert!(copied > copies * tile.ahead(k), "{tile:?}: {copied}");
+                assert!(copied >= copies * tile.ahead(k) && copied.is_multiple_of(copies), "{tile:?}: {copied}");
                 assert_eq!(copied, count("cp.async.") - count("cp.async.commit") - count("cp.async.wait"), "{tile:?}");
                 assert!(!image.text.contains("shfl") && count("ld.global") <= 1, "{tile:?}: {}", image.text);
             }

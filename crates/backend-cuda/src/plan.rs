@@ -347,9 +347,8 @@ impl<'a> Preparation<'a> {
             .unwrap_or_default();
         let cell =
             epilogue.map(|epilogue| Cell { epilogue, seat_elements: &more, keeps: steps::keeps(self.plan, epilogue) });
-        if self.rows.packs(at, contraction) {
-            let others = self.rows.terms_of_others(at);
-            let text = matrices::pack_text(contraction, &terms, &others, self.capacity.max_seats as usize);
+        if let Some(pack) = &self.rows.pack_of[at] {
+            let text = matrices::pack_text(contraction, &terms, &pack.others, self.capacity.max_seats as usize);
             let origin = image::text("pack.loom", text, "pack");
             let image = image::of_text(&origin, &contraction.label, false, &self.device.takes())?;
             let number = self.load(image)?;

@@ -20,7 +20,7 @@ use crate::writer::step;
 use lanes_core::device::DeviceError;
 use lanes_core::hazard::Hazards;
 use lanes_core::plan::{
-    Access, Checked, Command, Contraction, Epilogue, Operand, Place, Precision, Region, Storage, StorageId,
+    Access, Checked, Command, Epilogue, Operand, Place, Plan, Precision, Region, Storage, StorageId,
 };
 use lanes_core::scratch::Layout;
 
@@ -40,6 +40,21 @@ pub(crate) enum Part {
     Kept,
 }
 
+/// By storage, the commands that write it, in program order, and what of it.
+type Writers = Vec<Vec<(usize, Region)>>;
+
+fn writers(plan: &Plan) -> Writers {
+    let mut writers = vec![Vec::new(); plan.storages.len()];
+    for (at, command) in plan.commands.iter().enumerate() {
+        for touch in command.touches().into_iter().filter(|touch| touch.access.writes()) {
+            if let Place::Storage(StorageId(id)) = touch.place {
+                writers[id as usize].push((at, touch.region));
+            }
+        }
+    }
+    writers
+}
+
 /// What becomes of each command of `plan` for `seats` seats.
 pub(crate) fn parts(plan: &Checked<'_>, seats: usize) -> Vec<Part> {
     let hazards = Hazards::of(plan);
@@ -54,15 +69,7 @@ pub(crate) fn parts(plan: &Checked<'_>, seats: usize) -> Vec<Part> {
             (parts[early], parts[late]) = (Part::Early(late), Part::Cell(at));
         }
     }
-    // What each storage is written by.
-    let mut writers = vec![Vec::new(); plan.storages.len()];
-    for (at, command) in plan.commands.iter().enumerate() {
-        for touch in command.touches().into_iter().filter(|touch| touch.access.writes()) {
-            if let Place::Storage(StorageId(id)) = touch.place {
-                writers[id as usize].push((at, touch.region));
-            }
-        }
-    }
+    let writers = writers(plan);
     let mut is_kept = vec![false; plan.storages.len()];
     let mut left = KEPT_MOST;
     for (at, command) in plan.commands.iter().enumerate() {
@@ -178,43 +185,58 @@ pub(crate) struct Handed {
     pub from: usize,
 }
 
+/// What a contraction packs of its rows.
+#[derive(Clone, Debug)]
+pub(crate) struct Pack {
+    /// Its terms that others write.
+    pub others: Vec<usize>,
+    /// What the other terms are read from.
+    pub storages: Vec<StorageId>,
+    /// The commands that write these. The contraction may wait for one by way of another, of which its pack knows nothing.
+    pub after: Vec<usize>,
+}
+
 /// Packed rows of a plan: who packs, and what others write of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rows {
     /// As [`packs`] has it.
     pub owner_of: Vec<Option<usize>>,
     pub handed: Vec<Handed>,
+    /// By command: what it packs. Nothing where others write all: what fills rows up is zero from the start, and nobody writes it.
+    pub pack_of: Vec<Option<Pack>>,
 }
 
 impl Rows {
     pub fn of(plan: &Checked<'_>, parts: &[Part]) -> Self {
-        let owner_of = packs(plan);
-        let handed = handed(plan, parts, &owner_of);
-        Self { owner_of, handed }
-    }
-
-    /// The terms of the contraction at `at` that others write of its rows.
-    pub fn terms_of_others(&self, at: usize) -> Vec<usize> {
-        self.handed.iter().filter(|handed| handed.owner == at).map(|handed| handed.term).collect()
-    }
-
-    /// Whether `contraction`, the command at `at`, packs: what fills rows up is zero from the start, and nobody writes it.
-    pub fn packs(&self, at: usize, contraction: &Contraction) -> bool {
-        self.owner_of[at] == Some(at) && self.terms_of_others(at).len() < contraction.terms.len()
+        let (owner_of, writers, plan) = (packs(plan), writers(plan.plan()), plan.plan());
+        let handed = handed(plan, parts, &owner_of, &writers);
+        let pack = |(at, command): (usize, &Command)| {
+            let Command::Contract(contraction) = command else { return None };
+            if owner_of[at] != Some(at) {
+                return None;
+            }
+            let others: Vec<usize> =
+                handed.iter().filter(|handed| handed.owner == at).map(|handed| handed.term).collect();
+            let own = contraction.terms.iter().enumerate().filter(|(term, _)| !others.contains(term));
+            let storages: Vec<StorageId> = own.map(|(_, term)| term.storage).collect();
+            let mine = command.touches();
+            let writes = |&id: &StorageId| {
+                let reads = |region: &Region| {
+                    mine.iter().any(|touch| touch.place == Place::Storage(id) && touch.region.overlaps(region))
+                };
+                let before = writers[id.0 as usize].iter().filter(|(earlier, region)| *earlier < at && reads(region));
+                before.map(|(earlier, _)| *earlier).collect::<Vec<_>>()
+            };
+            let after = storages.iter().flat_map(writes).collect();
+            (!storages.is_empty()).then_some(Pack { others, storages, after })
+        };
+        let pack_of = plan.commands.iter().enumerate().map(pack).collect();
+        Self { owner_of, handed, pack_of }
     }
 }
 
 /// What is handed on: of each row and position the same elements, in whole pieces, that nobody else writes.
-fn handed(plan: &Checked<'_>, parts: &[Part], packs: &[Option<usize>]) -> Vec<Handed> {
-    let plan = plan.plan();
-    let mut writers = vec![Vec::new(); plan.storages.len()];
-    for (at, command) in plan.commands.iter().enumerate() {
-        for touch in command.touches().iter().filter(|touch| touch.access.writes()) {
-            if let Place::Storage(StorageId(id)) = touch.place {
-                writers[id as usize].push(at);
-            }
-        }
-    }
+fn handed(plan: &Plan, parts: &[Part], packs: &[Option<usize>], writers: &Writers) -> Vec<Handed> {
     // What a command makes of a storage: the contraction, which result, the first element, that of the next position, and how many.
     let made = |at: usize, storage: StorageId| match (&plan.commands[at], parts[at]) {
         (Command::Contract(contraction), Part::Alone) => {
@@ -243,7 +265,7 @@ fn handed(plan: &Checked<'_>, parts: &[Part], packs: &[Option<usize>]) -> Vec<Ha
             let start = done;
             done += read.k();
             let storage = &plan.storages[read.storage.0 as usize];
-            let [writer] = writers[read.storage.0 as usize][..] else { continue };
+            let [(writer, _)] = writers[read.storage.0 as usize][..] else { continue };
             if !matches!(storage, Storage::Scratch { .. }) || writer >= owner || read.taps != 1 {
                 continue;
             }
@@ -312,36 +334,15 @@ impl Commands<'_> {
         let is_early = is_in(&early);
 
         let packs = &self.rows.owner_of;
-        // By storage, who writes what of it.
-        let mut writers: Vec<Vec<(usize, Region)>> = vec![Vec::new(); plan.storages.len()];
-        if packs.iter().any(Option::is_some) {
-            for (at, command) in plan.commands.iter().enumerate() {
-                for touch in command.touches().into_iter().filter(|touch| touch.access.writes()) {
-                    if let Place::Storage(StorageId(id)) = touch.place {
-                        writers[id as usize].push((at, touch.region));
-                    }
-                }
-            }
-        }
         // By command: the node that packs its rows for all.
         let mut packed = vec![None; plan.commands.len()];
         let mut node_of = vec![None; plan.commands.len()];
         let mut add = |step: Step, commands: &[usize]| {
             let mut after = Vec::new();
             if let Step::Pack(owner) = step {
-                // After all that write what is packed here: the contraction may wait for one by way of another.
-                let others = self.rows.terms_of_others(owner);
-                let Command::Contract(contraction) = &plan.commands[owner] else { return };
-                let own = contraction.terms.iter().enumerate().filter(|(at, _)| !others.contains(at));
-                let mine = plan.commands[owner].touches();
-                for id in own.map(|(_, term)| term.storage) {
-                    after.extend(input(id));
-                    let reads = |region: &Region| {
-                        mine.iter().any(|touch| touch.place == Place::Storage(id) && touch.region.overlaps(region))
-                    };
-                    let before = writers[id.0 as usize].iter().filter(|(at, region)| *at < owner && reads(region));
-                    after.extend(before.filter_map(|(at, _)| node_of[*at]));
-                }
+                let Some(pack) = &self.rows.pack_of[owner] else { return };
+                after.extend(pack.storages.iter().filter_map(|id| input(*id)));
+                after.extend(pack.after.iter().filter_map(|&earlier| node_of[earlier]));
                 after.sort_unstable();
                 after.dedup();
                 packed[owner] = Some(first + steps.len());
@@ -371,10 +372,8 @@ impl Commands<'_> {
         early.chunks(MOVES_MOST).for_each(|group| add(Step::Moves(group.to_vec()), group));
         for (at, command) in plan.commands.iter().enumerate() {
             // Later writers of what it reads wait for the contraction, which waits for it.
-            if let Command::Contract(contraction) = command
-                && self.rows.packs(at, contraction)
-            {
-                add(Step::Pack(at), &[at]);
+            if self.rows.pack_of[at].is_some() {
+                add(Step::Pack(at), &[]);
             }
             match self.parts[at] {
                 Part::Early(_) | Part::Kept => {}

@@ -6,6 +6,7 @@
 use crate::contract::cell::Cell;
 use lanes_core::plan::{Activation, Contraction, Term};
 use std::fmt::Write;
+use std::ops::{Deref, DerefMut};
 
 /// A line of a [`Writer`].
 macro_rules! line {
@@ -34,6 +35,26 @@ pub(crate) struct Writer<'a> {
     pub text: String,
 }
 
+/// A text of a contraction whose workgroups compute a `tile`.
+pub(crate) struct Text<'a, T> {
+    pub writer: Writer<'a>,
+    pub tile: T,
+}
+
+impl<'a, T> Deref for Text<'a, T> {
+    type Target = Writer<'a>;
+
+    fn deref(&self) -> &Writer<'a> {
+        &self.writer
+    }
+}
+
+impl<T> DerefMut for Text<'_, T> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.writer
+    }
+}
+
 /// Packed rows of a contraction of rounded operands that another writes a term of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hand {
@@ -51,7 +72,7 @@ pub(crate) struct Hand {
 /// Which terms operands are looked for in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Terms<'a> {
-    /// All but these.
+    /// All but these, which are not all.
     But(&'a [usize]),
     /// The one that is named first.
     Alone,
@@ -156,14 +177,17 @@ impl Writer<'_> {
         }
     }
 
-    /// Hands `value` on, that of `%row` and of `at` on, `together` side by side, where it is `result` of a cell.
+    /// Hands `value` on, that of `%row` and of `at` on, `together` side by side, where it is `result` of a cell; a row has `count` of them.
     pub fn hand_on(&mut self, result: usize, value: &str, at: &str, count: usize, together: usize) {
         for (n, hand) in self.hands.iter().enumerate().filter(|(_, hand)| hand.result == result) {
             // As many as are stored at once, where they lie so.
-            let parts = [hand.from, hand.count, hand.start];
-            let is_one = together == 1 || parts.iter().all(|part| part.is_multiple_of(together));
-            let (ty, whole) = (lanes_type(together), hand.from == 0 && hand.count == count);
-            for part in 0..if is_one { 1 } else { together } {
+            let is_one = [hand.from, hand.count, hand.start].iter().all(|part| part.is_multiple_of(together));
+            let (width, is_whole) = (if is_one { together } else { 1 }, hand.from == 0 && hand.count == count);
+            let (kind, store, ty, rounded) = match width {
+                1 => ("scalar", "view.store", "f32".to_owned(), "bf16".to_owned()),
+                _ => ("vector", "vector.store", lanes_type(width), format!("vector<{width}xbf16>")),
+            };
+            for part in 0..together / width {
                 let of = format!("{n}of{part}");
                 for (name, value) in
                     [("handfrom", hand.from), ("handcount", hand.count), ("handstart", hand.start), ("handpart", part)]
@@ -172,29 +196,24 @@ impl Writer<'_> {
                 }
                 line!(self, "      %handat{of} = index.add {at}, %handpart{of} : index");
                 line!(self, "      %handof{of} = index.sub %handat{of}, %handfrom{of} : index");
-                if !whole {
+                if !is_whole {
                     // Those before the first wrap round.
                     line!(self, "      %hashand{of} = index.cmp ult, %handof{of}, %handcount{of} : index");
                     line!(self, "      scf.if %hashand{of} {{");
                 }
                 line!(self, "      %handk{of} = index.add %handof{of}, %handstart{of} : index");
-                let to = format!("%handk{of}");
-                let view = format!("view<[%rows]x{}xbf16>", hand.row);
-                if together == 1 {
-                    line!(self, "      %handbits{of} = scalar.fptrunc {value} : f32 to bf16");
-                    line!(self, "      view.store %handbits{of}, %handed{n}[%row, {to}] : bf16, {view}");
-                } else if is_one {
-                    line!(self, "      %handbits{of} = vector.fptrunc {value} : {ty} to vector<{together}xbf16>");
-                    line!(
-                        self,
-                        "      vector.store %handbits{of}, %handed{n}[%row, {to}] : vector<{together}xbf16>, {view}"
-                    );
-                } else {
-                    line!(self, "      %handone{of} = vector.extract {value}[{part}] : {ty} -> f32");
-                    line!(self, "      %handbits{of} = scalar.fptrunc %handone{of} : f32 to bf16");
-                    line!(self, "      view.store %handbits{of}, %handed{n}[%row, {to}] : bf16, {view}");
+                let mut one = value.to_owned();
+                if width < together {
+                    one = format!("%handone{of}");
+                    line!(self, "      {one} = vector.extract {value}[{part}] : {} -> f32", lanes_type(together));
                 }
-                if !whole {
+                line!(self, "      %handbits{of} = {kind}.fptrunc {one} : {ty} to {rounded}");
+                let row = hand.row;
+                line!(
+                    self,
+                    "      {store} %handbits{of}, %handed{n}[%row, %handk{of}] : {rounded}, view<[%rows]x{row}xbf16>"
+                );
+                if !is_whole {
                     line!(self, "      }}");
                 }
             }
@@ -205,21 +224,17 @@ impl Writer<'_> {
     /// from `at` on; terms before have `done` of k.
     pub fn operand(&mut self, name: &str, at: usize, done: usize, terms: Terms<'_>, deep: &str, together: usize) {
         let ty = lanes_type(together);
-        let Some(term) = self.contraction.terms.get(at) else {
-            // There are none.
-            let nothing = if together == 1 { "scf.select %live, %nothing, %nothing" } else { "vector.splat %nothing" };
-            line!(self, "  %o{name}{deep} = {nothing} : {ty}");
-            return;
-        };
+        let term = &self.contraction.terms[at];
         let end = done + term.k();
-        let is_looked_in = |at: usize| match terms {
-            Terms::But(others) => self.contraction.terms[at].k() > 0 && !others.contains(&at),
+        let is_looked_in = |at: &usize| match terms {
+            Terms::But(others) => !others.contains(at),
             Terms::Alone => true,
         };
-        if !is_looked_in(at) {
+        if !is_looked_in(&at) {
             return self.operand(name, at + 1, end, terms, deep, together);
         }
-        let is_last = matches!(terms, Terms::Alone) || !(at + 1..self.contraction.terms.len()).any(is_looked_in);
+        let behind = at + 1..self.contraction.terms.len();
+        let is_last = matches!(terms, Terms::Alone) || !behind.into_iter().any(|at| is_looked_in(&at));
         let of = format!("{name}_{at}");
         if !is_last {
             self.index(&format!("end{of}"), end);

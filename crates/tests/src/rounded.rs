@@ -192,8 +192,8 @@ pub fn handed_on(open: Open<'_>) {
     }
 }
 
-/// The plan of [`handed_on`].
-fn chained(seed: u64, is_copied: bool) -> (Plan, Signature) {
+/// The plan of [`handed_on`]: two contractions read what a third makes, or a copy of it, and an input.
+pub fn chained(seed: u64, is_copied: bool) -> (Plan, Signature) {
     let random = &mut Random(seed ^ 0xcafe);
     let mut plan = Plan { name: format!("chained{seed}"), ..Plan::default() };
     let mut signature = Signature { name: format!("chained{seed}"), ..Signature::default() };

@@ -60,7 +60,7 @@ fn check(plan: &Checked<'_>, max_seats: usize) {
     let turn = Commands { plan, hazards: &hazards, parts: &parts, rows: &rows, reports: &reports };
     let (steps, told) = turn.steps(FIRST, Some(up), &inputs);
     let (before, nodes) = (before(&steps), nodes_of(plan, &parts, &steps));
-    let Rows { owner_of: packs, handed } = &rows;
+    let Rows { owner_of: packs, handed, .. } = &rows;
     assert_eq!(told, nodes);
     for at in 0..commands.len() {
         for &earlier in hazards.before(at) {
@@ -152,6 +152,26 @@ proptest! {
         check(&plan.clone().check(&signature).unwrap(), max_seats);
         check(&plan.with_precision(Precision::Bf16).check(&signature).unwrap(), max_seats);
     }
+}
+
+/// Two contractions that read what a third makes, beside an input: rows that are handed on, shared, and packed behind others.
+#[test]
+fn what_contractions_make_is_handed_to_all_that_read_it() {
+    let (mut handed, mut shared) = (0, 0);
+    for seed in 0..60 {
+        for is_copied in [false, true] {
+            let (plan, signature) = lanes_tests::rounded::chained(seed, is_copied);
+            let plan = plan.check(&signature).unwrap();
+            check(&plan, 33);
+            let rows = Rows::of(&plan, &parts(&plan, 33));
+            assert!(!is_copied || rows.handed.is_empty(), "a copy makes them");
+            handed += rows.handed.len();
+            shared +=
+                rows.owner_of.iter().enumerate().filter(|(at, owner)| owner.is_some_and(|owner| owner != *at)).count();
+        }
+    }
+    assert!(handed > 20, "{handed} of 60");
+    assert_eq!(shared, 120, "the second reader reads what the first one does");
 }
 
 fn lowered(model: Vec<u8>) -> Lowered {
