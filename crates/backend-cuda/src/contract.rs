@@ -34,7 +34,7 @@ const ROWS_MAX: usize = 16;
 
 /// 16 runs, or as many of at least 8 terms as there are, so that one row keeps a multiprocessor busy. The weights of a block lie in
 /// registers.
-pub(crate) const SUMS: Sums = Sums { runs_max: 16, run_min: 8, block_max: 32 };
+pub(crate) const SUMS: Sums = Sums { runs_max: 16, run_min: 8, block_max: 32, run_step: 1 };
 
 /// The rows and columns of the weights as they lie in memory: of whole runs, and of whole vectors where work-items may have more
 /// than one column.
@@ -405,13 +405,13 @@ mod tests {
                 };
                 for (target, rows, columns) in [(Sm::LEAST, 1, 1), (Sm::new(90), 2, 1), (Sm::new(90), 16, 1)] {
                     let tile = Tile { rows, columns };
-                    let takes = Takes { target, version: (8, 0), shared_bytes_max: 48 << 10 };
+                    let takes = Takes { target, version: (8, 0), shared_bytes_max: 48 << 10, overlaps: false };
                     let text = text(&contraction, &[40, 0], 30, tile, 12, None, &[]).expect("the activation is known");
                     let origin = image::text("contract.loom", text, "contract");
                     let image =
-                        image::of_text(&origin, "node", false, &takes).unwrap_or_else(|error| panic!("{error}"));
+                        image::of_text(&origin, "node", false, 0, &takes).unwrap_or_else(|error| panic!("{error}"));
                     let geometry = image.launch.geometry(&[9]).expect("a geometry");
-                    assert_eq!(geometry.workgroups, [(9 * 3usize).div_ceil(rows) as u32, 1, 1]);
+                    assert_eq!(geometry.workgroups, [1, (9 * 3usize).div_ceil(rows) as u32, 1]);
                     assert_eq!(image.parameters.len(), 5 + usize::from(bias));
                 }
             }

@@ -25,12 +25,15 @@ pub struct CudaOptions {
     /// Whether what the driver makes of kernels is kept on disk, for the next process: in the folder that `LANES_CACHE_DIR` names, or
     /// in `lanes` among the user's caches. Setting the variable to nothing turns it off too.
     pub kernels_on_disk: bool,
+    /// Whether kernels may begin before those that they come after have ended, where the GPU can (sm_90, and a driver for CUDA 12.3). They then fetch weights,
+    /// and wait. Bits are the same.
+    pub overlaps: bool,
 }
 
 impl Default for CudaOptions {
-    /// No limit, kernels on disk.
+    /// No limit, kernels on disk, and one begins while another ends.
     fn default() -> Self {
-        Self { budget: None, tile: None, kernels_on_disk: true }
+        Self { budget: None, tile: None, kernels_on_disk: true, overlaps: true }
     }
 }
 
@@ -121,11 +124,12 @@ impl CudaDevice {
             target: Sm::new(facts.architecture),
             version: ptx_version(driver.version),
             shared_bytes_max: facts.shared_bytes_max,
+            overlaps: std::env::var_os("LANES_NO_OVERLAP").is_none() && options.overlaps && facts.architecture >= 90 && driver.overlaps(),
         };
         let target = format!("sm_{}", facts.architecture);
         let binaries = options.kernels_on_disk.then(|| Binaries::of(&target, driver.version)).flatten();
         let modules = Modules::new(binaries);
-        let movers = Movers::load(&context, &modules)?;
+        let movers = Movers::load(&context, &modules, takes.overlaps)?;
         let engine = CudaEngine { context };
         let host = Host::new(engine, capabilities(driver, &facts), Budget::new(options.budget));
         Ok(Self { host, ordinal, options, takes, weights: Weights::default(), modules, movers })

@@ -156,6 +156,19 @@ gives! {
         let from = if copy.srcDevice > 0 { copy.srcDevice } else { copy.srcHost as u64 };
         add(to, graph, after, count, What::Copy { to: target, from, bytes: copy.WidthInBytes });
     }
+    graph_edges(
+        graph: *mut Vec<Node>, from: *const usize, to: *const usize, like: *const [u8; 8], count: usize
+    ) {
+        for at in 0..count {
+            // From a kernel's port that lets others in, as `cuda.h` numbers it, to one that waits by itself.
+            assert_eq!(*like.add(at), [1, 0, 1, 0, 0, 0, 0, 0]);
+            let (from, to) = (*from.add(at) - 1, *to.add(at) - 1);
+            for end in [from, to] {
+                assert!(matches!((&(*graph))[end].what, What::Launch { .. }), "node {end} is no kernel");
+            }
+            (&mut (*graph))[to].after.push(from);
+        }
+    }
     instantiate(to: *mut *mut c_void, graph: *mut c_void, _flags: c_ulonglong) { *to = graph }
     launch(graph: *mut Vec<Node>, _stream: raw::CUstream) {
         LAUNCHES.fetch_add(1, SeqCst);
@@ -198,6 +211,7 @@ fn driver() -> &'static Driver {
                 "cuGraphAddEmptyNode" => graph_empty as *const c_void,
                 "cuGraphAddKernelNode" => graph_kernel as *const c_void,
                 "cuGraphAddMemcpyNode" => graph_copy as *const c_void,
+                "cuGraphAddDependencies_v2" => graph_edges as *const c_void,
                 "cuGraphInstantiateWithFlags" => instantiate as *const c_void,
                 "cuGraphLaunch" => launch as *const c_void,
                 _ => done as *const c_void,

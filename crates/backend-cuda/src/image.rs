@@ -19,6 +19,8 @@ pub(crate) struct Takes {
     pub version: ptx::Version,
     /// The most workgroup memory of a launch.
     pub shared_bytes_max: u64,
+    /// Whether a kernel may begin before those that it comes after have ended.
+    pub overlaps: bool,
 }
 
 /// The newest PTX that a driver made for CUDA `driver` takes (release notes of the PTX ISA).
@@ -82,14 +84,21 @@ pub(crate) fn of_image(image: &CpuImage, takes: &Takes) -> Result<Image, DeviceE
         let what = format!("kernel {}: its image came without the text that it was compiled from", image.name);
         return Err(DeviceError::Unsupported { what });
     };
-    of_text(origin, &image.name, true, takes)
+    of_text(origin, &image.name, true, 0, takes)
 }
 
-/// A kernel of a text as PTX, every access `checked` or not.
-pub(crate) fn of_text(origin: &Origin, name: &str, checked: bool, takes: &Takes) -> Result<Image, DeviceError> {
+/// A kernel of a text as PTX, every access `checked` or not. Nobody writes the launch arguments that `constants` has bits for.
+pub(crate) fn of_text(
+    origin: &Origin,
+    name: &str,
+    checked: bool,
+    constants: u64,
+    takes: &Takes,
+) -> Result<Image, DeviceError> {
     let build = |log: String| DeviceError::Build { kernel: name.to_owned(), log };
     let module = origin.module().map_err(|log| build(log.to_string()))?;
-    let options = ptx::Options { target: takes.target, version: takes.version, checked };
+    let start = if takes.overlaps { ptx::Start::Early { constants } } else { ptx::Start::Behind };
+    let options = ptx::Options { target: takes.target, version: takes.version, checked, start };
     let kernel = module.specialise(&origin.kernel, &origin.config).map_err(|log| build(log.to_string()))?;
     let image = module.ptx_of(&kernel, &options).map_err(|unsupported| {
         let message = format!("{} is not supported on {}", unsupported.what, unsupported.target);
@@ -115,7 +124,7 @@ impl Kernel {
         let module = modules.load(context, &image.name, &image.text)?;
         // What `of_text` compared with a GPU's limit, which is below 2^31.
         let shared_bytes = image.dynamic_shared_bytes as u32;
-        let function = module.function(&image.entry, shared_bytes)?;
+        let function = module.function(&image.entry, shared_bytes, image.waits)?;
         Ok(Self { image: Arc::new(image), function, shared_bytes })
     }
 }
@@ -149,7 +158,7 @@ mod tests {
               view.store %sum, %view[%at] : f32, view<[%n]xf32>
               kernel.return
             }";
-        let takes = Takes { target: Sm::new(90), version: (8, 0), shared_bytes_max: 48 << 10 };
+        let takes = Takes { target: Sm::new(90), version: (8, 0), shared_bytes_max: 48 << 10, overlaps: false };
         let mut image = loom_compiler::compile_cpu("twice.loom", text, "twice", &BTreeMap::new()).expect("it compiles");
         let ptx = of_image(&image, &takes).expect("it compiles for a GPU too");
         assert_eq!((ptx.source, ptx.checked), (image.source, true));

@@ -10,9 +10,10 @@
 //! - The weights are the left operand: the side of 16, filled from one row up. Rows are the right one's columns.
 //! - Rows are rounded and written out once, by a launch before or by whoever makes them: what a workgroup of the product takes, hundreds
 //!   take.
-//! - K is filled up with zeros to whole stages, whose products of [`DEPTH`] terms ascend: one chain. Hardware adds the terms of a product in
+//! - K is filled up with zeros to whole stages and cut into runs as [`SUMS`] says, whose products of [`DEPTH`] terms ascend: a chain each. Few rows have
+//!   a subgroup for each run, so that chains are short; many take the runs in turn. Hardware adds the terms of a product in
 //!   an order of its own, the same for every column. The number of rows chooses the tile, and never the order.
-//! - While one stage is multiplied, copies of those behind it are under way.
+//! - While one stage is multiplied, copies of those behind it are under way. Those of the first weights begin before the rows are made.
 //! - Text and layout are one for every tile, so that what holds on the interpreter holds wherever a product is a product.
 //! - Not here: 32-bit operands (`contract`).
 
@@ -37,12 +38,21 @@ const PIECE: usize = 8;
 /// Work-items of a workgroup that packs.
 const PACKERS: usize = 256;
 
-/// One chain: large tiles have no registers for the sums of several, and small ones hide its length behind one another.
-pub(crate) const SUMS: Sums = Sums::CHAIN;
+/// Up to four chains of whole stages: a quarter of what a product waits for the one before it, and large tiles have registers for two sums of each.
+pub(crate) const SUMS: Sums = Sums { runs_max: 4, run_min: STAGE, block_max: usize::MAX, run_step: STAGE };
 
 /// Terms of a row as it is packed.
 const fn row(k: usize) -> usize {
     k.next_multiple_of(STAGE)
+}
+
+/// Terms of a run of k, and how many runs there are.
+fn run(k: usize) -> usize {
+    SUMS.run(k).min(row(k))
+}
+
+fn runs(k: usize) -> usize {
+    SUMS.cut(k)[0]
 }
 
 /// Bytes of a row as [`pack_text`] writes it.
@@ -89,31 +99,42 @@ pub(crate) struct Tile {
     down: usize,
     /// Subgroups over rows; with those over columns at most 4, which copy at most 16 rows or columns at once.
     across: usize,
-    /// Stages of the ring.
+    /// Stages of a ring.
     stages: usize,
     /// The most terms of a stage.
     depth_max: usize,
+    /// Whether each run has a subgroup, and a ring, of its own, which is then all that there are over rows and columns.
+    beside: bool,
 }
 
 /// Workgroup memory that every GPU has.
 const SHARED_BYTES: u64 = 48 << 10;
 
 /// From the smallest to the largest.
-pub(crate) const TILES: [Tile; 10] = {
+pub(crate) const TILES: [Tile; 16] = {
+    const fn beside(rows: usize, columns: usize, stages: usize) -> Tile {
+        Tile { rows, columns, down: 1, across: 1, stages, depth_max: STAGE, beside: true }
+    }
     const fn tile(rows: usize, columns: usize, [down, across]: [usize; 2], [stages, depth_max]: [usize; 2]) -> Tile {
-        Tile { rows, columns, down, across, stages, depth_max }
+        Tile { rows, columns, down, across, stages, depth_max, beside: false }
     }
     [
-        tile(1, 16, [1, 1], [8, STAGE]),
-        tile(1, 32, [2, 1], [8, 2 * STAGE]),
-        tile(16, 16, [1, 1], [8, STAGE]),
-        tile(16, 32, [2, 1], [8, 2 * STAGE]),
-        tile(16, 64, [4, 1], [8, STAGE]),
+        beside(1, 16, 4),
+        beside(1, 32, 3),
+        beside(16, 16, 2),
+        beside(16, 32, 3),
+        beside(16, 64, 2),
+        beside(32, 16, 3),
+        beside(32, 32, 2),
+        beside(32, 32, 3),
+        beside(64, 32, 2),
+        beside(64, 64, 2),
         tile(32, 32, [2, 2], [8, STAGE]),
         tile(32, 64, [2, 2], [6, STAGE]),
         tile(64, 64, [2, 2], [4, STAGE]),
-        tile(128, 64, [1, 4], [3, STAGE]),
-        tile(128, 128, [2, 2], [3, STAGE]),
+        tile(64, 64, [2, 2], [7, STAGE]),
+        tile(128, 64, [2, 2], [3, STAGE]),
+        tile(128, 64, [2, 2], [5, STAGE]),
     ]
 };
 
@@ -123,6 +144,11 @@ impl Tile {
     /// contraction takes at most 8 % longer than by the best of the tiles (H200, 8 to 4096 rows of three shapes). Workgroup memory is at
     /// most `shared_bytes_max`, which the smallest never pass.
     pub fn of(contraction: &Contraction, rows: usize, units: usize, shared_bytes_max: u64) -> Self {
+        if let Ok(spec) = std::env::var("LANES_TILE") {
+            let parts: Vec<usize> = spec.split(',').map(|part| part.parse().unwrap()).collect();
+            let [rows, columns, down, across, stages, depth_max, beside] = parts[..] else { panic!() };
+            return Tile { rows, columns, down, across, stages, depth_max, beside: beside == 1 };
+        }
         let k = contraction.k();
         let cost = |tile: &Self| {
             let groups = rows.div_ceil(tile.rows) * contraction.n.div_ceil(tile.columns);
@@ -137,25 +163,41 @@ impl Tile {
         TILES.iter().filter(fits).min_by_key(|tile| cost(tile)).copied().unwrap_or(TILES[2])
     }
 
-    /// Terms of a stage: K is of whole stages.
-    const fn depth(&self, k: usize) -> usize {
-        if row(k).is_multiple_of(self.depth_max) { self.depth_max } else { STAGE }
+    /// Terms of a stage: runs, and K, are of whole stages.
+    fn depth(&self, k: usize) -> usize {
+        let is_whole = |terms: usize| terms.is_multiple_of(self.depth_max);
+        if is_whole(row(k)) && is_whole(run(k)) { self.depth_max } else { STAGE }
     }
 
     /// Stages of K.
-    const fn turns(&self, k: usize) -> usize {
+    fn turns(&self, k: usize) -> usize {
         row(k) / self.depth(k)
     }
 
+    /// Stages of a run, but for the last, which may have fewer.
+    fn turns_of_run(&self, k: usize) -> usize {
+        run(k) / self.depth(k)
+    }
+
+    /// Stages of K that go through one ring.
+    fn turns_of_ring(&self, k: usize) -> usize {
+        if self.beside { self.turns_of_run(k) } else { self.turns(k) }
+    }
+
     /// Stages that are copied before the first product: all, where there is room for all.
-    const fn ahead(&self, k: usize) -> usize {
-        let turns = self.turns(k);
+    fn ahead(&self, k: usize) -> usize {
+        let turns = self.turns_of_ring(k);
         if turns <= self.stages { turns } else { self.stages - 1 }
     }
 
     /// Stages of a ring.
     fn ring(&self, k: usize) -> usize {
-        self.stages.min(self.turns(k))
+        self.stages.min(self.turns_of_ring(k))
+    }
+
+    /// Rings, each with subgroups of its own.
+    fn rings(&self, k: usize) -> usize {
+        if self.beside { runs(k) } else { 1 }
     }
 
     /// Rows of sums: whole fragments.
@@ -165,7 +207,7 @@ impl Tile {
 
     /// Terms between rows, and columns, in workgroup memory: 16 bytes more than a stage, so that the eight that are read at once are in
     /// banks of their own.
-    const fn pitch(&self, k: usize) -> usize {
+    fn pitch(&self, k: usize) -> usize {
         self.depth(k) + PIECE
     }
 
@@ -177,7 +219,8 @@ impl Tile {
     /// Bytes of workgroup memory. Sums lie where stages did.
     fn memory(&self, k: usize) -> usize {
         let staged = self.ring(k) * (self.rows + self.columns) * self.pitch(k) * 2;
-        staged.max(self.summed() * self.width() * 4)
+        let pad: usize = std::env::var("LANES_PAD").ok().and_then(|pad| pad.parse().ok()).unwrap_or(0);
+        pad.max(self.rings(k) * staged.max(self.summed() * self.width() * 4))
     }
 
     /// Fragments of a subgroup over columns and over rows.
@@ -305,8 +348,8 @@ pub(crate) fn text(
     text.places();
     let sums = text.products();
     text.hold(&sums);
-    let ([view, _], extent) = (text.sums_views(), text.extent());
-    text.writer.meet(extent, &Text::<Tile>::sum(&view))?;
+    let (rings, [view, _], extent) = (text.rings(), text.sums_views(), text.extent());
+    text.writer.meet(extent, &Text::<Tile>::sum(rings, &view))?;
     Some(text.writer.text)
 }
 
@@ -350,9 +393,18 @@ impl Text<'_, Tile> {
         row(self.contraction.k())
     }
 
-    /// Work-items.
-    const fn items(&self) -> usize {
+    fn rings(&self) -> usize {
+        self.tile.rings(self.contraction.k())
+    }
+
+    /// Work-items of a ring.
+    const fn workers(&self) -> usize {
         self.tile.down * self.tile.across * LANES
+    }
+
+    /// Work-items.
+    fn items(&self) -> usize {
+        self.rings() * self.workers()
     }
 
     fn extent(&self) -> Extent {
@@ -362,7 +414,7 @@ impl Text<'_, Tile> {
 
     /// Lines that are copied at once.
     fn step(&self) -> usize {
-        self.items() / (self.depth() / PIECE)
+        self.workers() / (self.depth() / PIECE)
     }
 
     fn rows_copied(&self) -> Copied {
@@ -397,7 +449,7 @@ impl Text<'_, Tile> {
     /// The view of sums as they are read, and as fragments write them.
     fn sums_views(&self) -> [String; 2] {
         let (summed, width) = (self.tile.summed(), self.tile.width());
-        [format!("view<{summed}x{width}xf32>"), format!("view<{}x{summed}xf32, %sumsby>", self.tile.columns)]
+        [format!("view<{}x{summed}x{width}xf32>", self.rings()), format!("view<{}x{summed}xf32, %sumsby>", self.tile.columns)]
     }
 
     /// Launch and views.
@@ -420,12 +472,18 @@ impl Text<'_, Tile> {
             ("rowbytes", self.row() * 2),
             ("tilebytes", self.row() * SIDE * 2),
             ("tiles", columns / SIDE),
-            ("allrowsbytes", self.ring() * rows * pitch * 2),
+            ("ringrows", self.ring() * rows * pitch * 2),
+            ("ringcolumns", self.ring() * columns * pitch * 2),
+            ("ringsums", self.tile.summed() * self.tile.width() * 4),
+            ("allringrows", self.rings() * self.ring() * rows * pitch * 2),
+            ("subofring", self.workers() / LANES),
         ] {
             self.index(name, value);
         }
-        line!(self, "  %partdown = index.div %subgroup, %subacross : index");
-        line!(self, "  %partacross = index.rem %subgroup, %subacross : index");
+        line!(self, "  %ofring = index.div %subgroup, %subofring : index");
+        line!(self, "  %part = index.rem %subgroup, %subofring : index");
+        line!(self, "  %partdown = index.div %part, %subacross : index");
+        line!(self, "  %partacross = index.rem %part, %subacross : index");
         line!(self, "  %partcolumn = index.mul %partdown, %owncolumns : index");
         line!(self, "  %partrow = index.mul %partacross, %ownrows : index");
         line!(self, "  %firsttile = index.mul %ofcolumns, %tiles : index");
@@ -439,29 +497,29 @@ impl Text<'_, Tile> {
         ] {
             line!(self, "  %{name} = encoding.layout.strided [{strides}] : encoding<layout>");
         }
-        // Where those of the workgroup, and of the subgroup, begin.
+        // Where those of the workgroup, of the ring, and of the subgroup, begin.
         for (name, of, each, from) in [
             ("ownx", "firstrow", "rowbytes", "zero"),
             ("ownw", "firsttile", "tilebytes", "zero"),
-            ("subx", "partrow", "linebytes", "zero"),
-            ("subw", "partcolumn", "columnbytes", "allrowsbytes"),
+            ("ringx", "ofring", "ringrows", "zero"),
+            ("ringw", "ofring", "ringcolumns", "allringrows"),
+            ("subx", "partrow", "linebytes", "ringxi"),
+            ("subw", "partcolumn", "columnbytes", "ringwi"),
+            ("rings", "ofring", "ringsums", "zero"),
         ] {
             line!(self, "  %{name}i = index.madd %{of}, %{each}, %{from} : index");
             line!(self, "  %{name} = index.cast %{name}i : index to offset");
         }
-        line!(self, "  %behind = index.cast %allrowsbytes : index to offset");
         let ([xf, wf], [sums, made]) = (self.staged_views(), self.sums_views());
-        for (copied, buffer, at) in
-            [(self.rows_copied(), "left", "start"), (self.weights_copied(), "weights", "behind")]
-        {
+        for (copied, buffer) in [(self.rows_copied(), "left"), (self.weights_copied(), "weights")] {
             let (name, [from, to]) = (copied.name, copied.views);
             line!(self, "  %{name} = buffer.view %{buffer}[%own{name}] : buffer -> {from}");
-            line!(self, "  %{name}s = buffer.view %memory[%{at}] : buffer -> {to}");
+            line!(self, "  %{name}s = buffer.view %memory[%ring{name}] : buffer -> {to}");
         }
         line!(self, "  %xf = buffer.view %memory[%subx] : buffer -> {xf}");
         line!(self, "  %wf = buffer.view %memory[%subw] : buffer -> {wf}");
         line!(self, "  %sums = buffer.view %memory[%start] : buffer -> {sums}");
-        line!(self, "  %sf = buffer.view %memory[%start] : buffer -> {made}");
+        line!(self, "  %sf = buffer.view %memory[%rings] : buffer -> {made}");
         line!(self, "  %zeros = vector.splat %nothing : vector<8xf32>");
         line!(self, "  %none = vector.fragment<init> %zeros shape [%side, %side] : vector<8xf32>");
     }
@@ -479,7 +537,7 @@ impl Text<'_, Tile> {
         ] {
             self.index(name, value);
         }
-        line!(self, "  %worker = index.madd %subgroup, %lanes, %lane : index");
+        line!(self, "  %worker = index.madd %part, %lanes, %lane : index");
         line!(self, "  %line = index.div %worker, %each : index");
         line!(self, "  %q = index.rem %worker, %each : index");
         line!(self, "  %term = index.mul %q, %piece : index");
@@ -513,52 +571,60 @@ impl Text<'_, Tile> {
         }
     }
 
-    /// `%group{tag}`: copies of stage `%{stage}` into slot `%{slot}` of the ring under way, where `%{more}` says so.
-    fn copy(&mut self, tag: &str, stage: &str, slot: &str, more: Option<&str>) {
-        line!(self, "  %k{tag} = index.madd %{stage}, %depth, %term : index");
-        line!(self, "  %stages{tag} = index.madd %{stage}, %ofstage, %instage : index");
-        let mut tokens = Vec::new();
+    /// Where stage `%{stage}` of the ring begins in rows and in weights.
+    fn stage(&mut self, tag: &str, stage: &str) {
+        line!(self, "  %stage{tag} = index.add %firststage, %{stage} : index");
+        line!(self, "  %k{tag} = index.madd %stage{tag}, %depth, %term : index");
+        line!(self, "  %stages{tag} = index.madd %stage{tag}, %ofstage, %instage : index");
+    }
+
+    /// Tokens of copies of what `copied` has of a stage into slot `%{slot}` of the ring, where `%{more}` says so.
+    fn copies(&mut self, copied: &Copied, tag: &str, slot: &str, more: Option<&str>) -> Vec<String> {
+        let Copied { name, times, views: [from, to], .. } = copied;
         let piece = format!("view<1x1x1x1x{PIECE}xbf16>");
-        for copied in [self.rows_copied(), self.weights_copied()] {
-            let (name, [from, to]) = (copied.name, &copied.views);
-            // Of whole tiles every piece is of use.
-            let is_whole = name == "w" && self.contraction.n.is_multiple_of(self.tile.columns);
-            for j in 0..copied.times {
-                let (of, own) = (format!("{name}{j}{tag}"), format!("{name}{j}"));
-                let (source, target) = if name == "x" {
-                    (
-                        format!("%zero, %zero, %j{own}, %line{name}, %k{tag}"),
-                        format!("%{slot}, %zero, %j{own}, %line{name}, %term"),
-                    )
-                } else {
-                    (
-                        format!("%tile{own}, %stages{tag}, %part{own}, %line{name}, %inline"),
-                        format!("%{slot}, %tile{own}, %part{own}, %line{name}, %term"),
-                    )
-                };
-                line!(self, "  %src{of} = view.subview %{name}[{source}] : {from} -> {piece}");
-                line!(self, "  %dst{of} = view.subview %{name}s[{target}] : {to} -> {piece}");
-                let condition = match (is_whole, more) {
-                    (true, None) => None,
-                    (true, Some(more)) => Some(format!("%{more}")),
-                    (false, None) => Some(format!("%live{own}")),
-                    (false, Some(more)) => {
-                        line!(self, "  %if{of} = scalar.andi %live{own}, %{more} : i1");
-                        Some(format!("%if{of}"))
-                    }
-                };
-                let (masked, mask, mask_type) = match condition {
-                    Some(condition) => (".mask", format!(", {condition}"), ", i1"),
-                    None => ("", String::new(), ""),
-                };
-                line!(
-                    self,
-                    "  %token{of} = kernel.async.copy{masked} %src{of} to %dst{of}{mask} {{cache_scope = cu, cache_temporal = regular, \
-                     direction = global_to_workgroup}} : {piece} to {piece}{mask_type} -> kernel.async.token"
-                );
-                tokens.push(format!("%token{of}"));
-            }
+        // Of whole tiles every piece is of use.
+        let is_whole = *name == "w" && self.contraction.n.is_multiple_of(self.tile.columns);
+        let mut tokens = Vec::new();
+        for j in 0..*times {
+            let (of, own) = (format!("{name}{j}{tag}"), format!("{name}{j}"));
+            let (source, target) = if *name == "x" {
+                (
+                    format!("%zero, %zero, %j{own}, %line{name}, %k{tag}"),
+                    format!("%{slot}, %zero, %j{own}, %line{name}, %term"),
+                )
+            } else {
+                (
+                    format!("%tile{own}, %stages{tag}, %part{own}, %line{name}, %inline"),
+                    format!("%{slot}, %tile{own}, %part{own}, %line{name}, %term"),
+                )
+            };
+            line!(self, "  %src{of} = view.subview %{name}[{source}] : {from} -> {piece}");
+            line!(self, "  %dst{of} = view.subview %{name}s[{target}] : {to} -> {piece}");
+            let condition = match (is_whole, more) {
+                (true, None) => None,
+                (true, Some(more)) => Some(format!("%{more}")),
+                (false, None) => Some(format!("%live{own}")),
+                (false, Some(more)) => {
+                    line!(self, "  %if{of} = scalar.andi %live{own}, %{more} : i1");
+                    Some(format!("%if{of}"))
+                }
+            };
+            let (masked, mask, mask_type) = match condition {
+                Some(condition) => (".mask", format!(", {condition}"), ", i1"),
+                None => ("", String::new(), ""),
+            };
+            line!(
+                self,
+                "  %token{of} = kernel.async.copy{masked} %src{of} to %dst{of}{mask} {{cache_scope = cu, cache_temporal = regular, \
+                 direction = global_to_workgroup}} : {piece} to {piece}{mask_type} -> kernel.async.token"
+            );
+            tokens.push(format!("%token{of}"));
         }
+        tokens
+    }
+
+    /// `%group{tag}` of the copies of `tokens`.
+    fn group(&mut self, tag: &str, tokens: &[String]) {
         let types = vec!["kernel.async.token"; tokens.len()].join(", ");
         line!(self, "  %group{tag} = kernel.async.group {} : {types} -> kernel.async.group", tokens.join(", "));
     }
@@ -571,30 +637,103 @@ impl Text<'_, Tile> {
 
     /// The sums of this subgroup: their names.
     fn products(&mut self) -> Vec<String> {
-        let k = self.contraction.k();
-        let (turns, ahead) = (self.tile.turns(k), self.tile.ahead(k));
-        let [down, across] = self.tile.fragments();
-        for (name, value) in [("turns", turns), ("ahead", ahead), ("round", self.ring() - ahead)] {
+        let (k, rings) = (self.contraction.k(), self.rings());
+        let (turns, of_run, of_ring) =
+            (self.tile.turns(k), self.tile.turns_of_run(k), self.tile.turns_of_ring(k));
+        let ahead = self.tile.ahead(k);
+        for (name, value) in [
+            ("allturns", turns),
+            ("ofrun", of_run),
+            ("ofringturns", of_ring),
+            ("ahead", ahead),
+            ("round", self.ring() - ahead),
+            ("runs", runs(k)),
+        ] {
             self.index(name, value);
         }
+        // The stages of this ring: the first, and how many.
+        line!(self, "  %firststage = index.mul %ofring, %ofringturns : index");
+        line!(self, "  %restturns = index.sub %allturns, %firststage : index");
+        line!(self, "  %turns = index.min %restturns, %ofringturns : index");
+        // The last ring may have fewer stages than are under way.
+        let is_short = turns - (rings - 1) * of_ring < ahead;
+        // Weights first: nobody writes them, so they are on their way before the rows are made.
+        let mut tokens = Vec::new();
         for s in 0..ahead {
+            let tag = s.to_string();
             self.index(&format!("s{s}"), s);
-            self.copy(&s.to_string(), &format!("s{s}"), &format!("s{s}"), None);
+            line!(self, "  %isstage{s} = index.cmp ult, %s{s}, %turns : index");
+            self.stage(&tag, &format!("s{s}"));
+            let more = is_short.then(|| format!("isstage{s}"));
+            tokens.extend(self.copies(&self.weights_copied(), &tag, &format!("s{s}"), more.as_deref()));
         }
-        let numbered = |name: &str| (0..ahead).map(|at| format!("%{name}{at}")).collect::<Vec<_>>();
-        let (acc, before) = (self.sums("acc"), self.sums("before"));
+        for s in 0..ahead {
+            let more = is_short.then(|| format!("isstage{s}"));
+            tokens.extend(self.copies(&self.rows_copied(), &s.to_string(), &format!("s{s}"), more.as_deref()));
+            self.group(&s.to_string(), &tokens);
+            tokens.clear();
+        }
+        (0..self.tile.fragments()[0]).for_each(|m| self.index(&format!("m{m}"), m));
+        (0..self.tile.fragments()[1]).for_each(|r| self.index(&format!("r{r}"), r));
+        (0..self.depth() / DEPTH).for_each(|d| self.index(&format!("d{d}"), d * DEPTH));
         // Groups of the copies under way, the oldest first.
-        let [made, carried, behind] = ["group", "carried", "behind"].map(numbered);
+        let groups = |name: &str| (0..ahead).map(|at| format!("%{name}{at}")).collect::<Vec<_>>();
+        if rings == runs(k) {
+            let under_way = [&groups("group")[..], &["%zero".to_owned()]].concat();
+            return self.chain("", &under_way, ["zero", "turns"]).0;
+        }
+        // What a sum from minus zero begins with has its own sign.
+        line!(self, "  %minus = scalar.constant -0.0 : f32");
+        line!(self, "  %minuses = vector.splat %minus : vector<8xf32>");
+        line!(self, "  %less = vector.fragment<init> %minuses shape [%side, %side] : vector<8xf32>");
+        let (totals, before) = (self.sums("total"), self.sums("totalbefore"));
+        let carried = [groups("outer"), vec!["%outerslot".to_owned()]].concat();
+        let given = [groups("group"), vec!["%zero".to_owned()]].concat();
+        let initial = before.iter().map(|name| format!("{name} = %less"));
+        let initial = initial.chain(carried.iter().zip(&given).map(|(name, from)| format!("{name} = {from}")));
+        let initial = initial.collect::<Vec<_>>().join(", ");
+        let results = [&totals[..], &groups("last"), &["%lastslot".to_owned()]].concat().join(", ");
+        let types = self.carried_types(before.len());
+        line!(self, "  {results} = scf.for %nth = [%zero to %runs step %one]({initial} : {types}) -> ({types}) {{");
+        line!(self, "  %from = index.mul %nth, %ofrun : index");
+        line!(self, "  %full = index.add %from, %ofrun : index");
+        line!(self, "  %to = index.min %full, %turns : index");
+        let (sums, under_way) = self.chain("in", &carried, ["from", "to"]);
+        let added = self.sums("added");
+        for ((added, before), sum) in added.iter().zip(&before).zip(&sums) {
+            line!(self, "  {added} = vector.addf {before}, {sum} : vector<8xf32>");
+        }
+        line!(self, "  scf.yield {} : {types}", [added, under_way].concat().join(", "));
+        line!(self, "  }}");
+        totals
+    }
+
+    /// Types of so many sums, of the groups under way, and of a slot.
+    fn carried_types(&self, sums: usize) -> String {
+        let ahead = self.tile.ahead(self.contraction.k());
+        let types = [vec!["vector<8xf32>"; sums], vec!["kernel.async.group"; ahead], vec!["index"]];
+        types.concat().join(", ")
+    }
+
+    /// The sums of a chain over stages `from` to `to` of the ring, what is `given` under way and its slot, and likewise what is behind
+    /// it; names end in `tag`.
+    fn chain(&mut self, tag: &str, given: &[String], [from, to]: [&str; 2]) -> (Vec<String>, Vec<String>) {
+        let k = self.contraction.k();
+        let (of_ring, ahead) = (self.tile.turns_of_ring(k), self.tile.ahead(k));
+        let [down, across] = self.tile.fragments();
+        let numbered = |name: &str| (0..ahead).map(|at| format!("%{name}{tag}{at}")).collect::<Vec<_>>();
+        let (acc, before) = (self.sums("acc"), self.sums("before"));
+        let (carried, mut behind) = ([numbered("carried"), vec!["%slot".to_owned()]].concat(), numbered("behind"));
+        behind.push(format!("%slotbehind{tag}"));
         let initial = before.iter().map(|name| format!("{name} = %none"));
-        let initial = initial.chain(carried.iter().zip(&made).map(|(name, from)| format!("{name} = {from}")));
-        let initial = initial.chain(["%slot = %zero".to_owned()]).collect::<Vec<_>>().join(", ");
-        let types = [vec!["vector<8xf32>"; acc.len()], vec!["kernel.async.group"; ahead], vec!["index"]];
-        let types = types.concat().join(", ");
-        let results = [&acc[..], &behind, &["%lastslot".to_owned()]].concat().join(", ");
-        line!(self, "  {results} = scf.for %at = [%zero to %turns step %one]({initial} : {types}) -> ({types}) {{");
+        let initial = initial.chain(carried.iter().zip(given).map(|(name, from)| format!("{name} = {from}")));
+        let initial = initial.collect::<Vec<_>>().join(", ");
+        let types = self.carried_types(acc.len());
+        let results = [&acc[..], &behind].concat().join(", ");
+        line!(self, "  {results} = scf.for %at = [%{from} to %{to} step %one]({initial} : {types}) -> ({types}) {{");
         line!(self, "  kernel.async.wait {} {{newer_groups = {}}} : kernel.async.group", carried[0], ahead - 1);
         // Copies of this stage are seen by all, and the stage before is read by nobody any more.
-        let scope = if self.items() == LANES { "subgroup" } else { "workgroup" };
+        let scope = if self.workers() == LANES { "subgroup" } else { "workgroup" };
         line!(self, "  kernel.barrier<workgroup> scope({scope}) ordering(acq_rel)");
         line!(self, "  %slotmore = index.add %slot, %one : index");
         line!(self, "  %isin = index.cmp ult, %slotmore, %ring : index");
@@ -602,10 +741,7 @@ impl Text<'_, Tile> {
         let [rows, weights] = self.staged_views();
         let operand = format!("vector<{DEPTH}xbf16>");
         let mut sums = before;
-        (0..down).for_each(|m| self.index(&format!("m{m}"), m));
-        (0..across).for_each(|r| self.index(&format!("r{r}"), r));
         for d in 0..self.depth() / DEPTH {
-            self.index(&format!("d{d}"), d * DEPTH);
             for m in 0..down {
                 let at = format!("%wf[%slot, %m{m}, %zero, %d{d}] shape [%side, %product]");
                 line!(self, "  %lf{d}_{m} = vector.fragment.load<lhs> {at} : {weights} -> {operand}");
@@ -616,7 +752,7 @@ impl Text<'_, Tile> {
             }
             if d == 0 {
                 // Behind the first loads, which products wait for.
-                self.refill(ahead < turns);
+                self.refill(ahead < of_ring);
             }
             let after = self.sums(&format!("sum{d}"));
             for (at, (before, after)) in sums.iter().zip(&after).enumerate() {
@@ -629,10 +765,10 @@ impl Text<'_, Tile> {
             sums = after;
         }
         let more = ["%groupnext".to_owned(), "%slotthen".to_owned()];
-        let yielded = [&sums[..], &carried[1..], &more].concat().join(", ");
+        let yielded = [&sums[..], &carried[1..ahead], &more].concat().join(", ");
         line!(self, "  scf.yield {yielded} : {types}");
         line!(self, "  }}");
-        acc
+        (acc, behind)
     }
 
     /// `%groupnext`: the stage behind those under way, if there are `more`, into the slot of the one that was multiplied last.
@@ -641,13 +777,18 @@ impl Text<'_, Tile> {
             line!(self, "  %groupnext = kernel.async.group -> kernel.async.group");
             return;
         }
-        line!(self, "  %stagenext = index.add %at, %ahead : index");
-        line!(self, "  %morenext = index.cmp ult, %stagenext, %turns : index");
+        line!(self, "  %then = index.add %at, %ahead : index");
+        line!(self, "  %morenext = index.cmp ult, %then, %turns : index");
         line!(self, "  %isback = index.cmp uge, %slot, %round : index");
         line!(self, "  %slotback = index.sub %slot, %round : index");
         line!(self, "  %slotahead = index.add %slot, %ahead : index");
         line!(self, "  %slotnext = scf.select %isback, %slotback, %slotahead : index");
-        self.copy("next", "stagenext", "slotnext", Some("morenext"));
+        self.stage("next", "then");
+        let mut tokens = Vec::new();
+        for copied in [self.rows_copied(), self.weights_copied()] {
+            tokens.extend(self.copies(&copied, "next", "slotnext", Some("morenext")));
+        }
+        self.group("next", &tokens);
     }
 
     /// Sums to workgroup memory.
@@ -668,11 +809,21 @@ impl Text<'_, Tile> {
     }
 
     /// A [`Summed`](crate::writer::Summed).
-    fn sum(view: &str) -> impl Fn(&mut Writer<'_>, &str, &str, usize) -> String {
+    fn sum(rings: usize, view: &str) -> impl Fn(&mut Writer<'_>, &str, &str, usize) -> String {
         move |writer, column, of, together| {
-            let load = if together == 1 { "view.load" } else { "vector.load" };
-            line!(writer, "      %sum{of} = {load} %sums[%r, {column}] : {view} -> {}", lanes_type(together));
-            format!("%sum{of}")
+            let (load, add) =
+                if together == 1 { ("view.load", "scalar.addf") } else { ("vector.load", "vector.addf") };
+            let ty = lanes_type(together);
+            let mut sum = format!("%sum{of}_0");
+            for ring in 0..rings {
+                writer.index(&format!("sumof{of}_{ring}"), ring);
+                line!(writer, "      %sum{of}_{ring} = {load} %sums[%sumof{of}_{ring}, %r, {column}] : {view} -> {ty}");
+            }
+            for ring in 1..rings {
+                line!(writer, "      %sums{of}_{ring} = {add} {sum}, %sum{of}_{ring} : {ty}");
+                sum = format!("%sums{of}_{ring}");
+            }
+            sum
         }
     }
 }
@@ -900,10 +1051,10 @@ mod tests {
             let case = case([2, 40, 432], 130, activation);
             let k = case.contraction.k();
             assert_eq!((k, row(k)), (512, 512));
-            let takes = Takes { target: Sm::new(90), version: (8, 0), shared_bytes_max: 227 << 10 };
+            let takes = Takes { target: Sm::new(90), version: (8, 0), shared_bytes_max: 227 << 10, overlaps: true };
             let ptx = |name: &str, text: String| {
                 let origin = image::text("contract.loom", text, name);
-                image::of_text(&origin, "node", false, &takes).unwrap_or_else(|error| panic!("{error}"))
+                image::of_text(&origin, "node", false, 0b1100, &takes).unwrap_or_else(|error| panic!("{error}"))
             };
             // Rows are read and written in pieces, and packed whole.
             let pack = ptx("pack", pack_text(&case.contraction, &case.seat_elements, &[], 9));
@@ -912,7 +1063,7 @@ mod tests {
             for tile in TILES {
                 let image = ptx("contract", case.text(tile));
                 let geometry = image.launch.geometry(&[9]).expect("a geometry");
-                let groups = [(9 * POSITIONS).div_ceil(tile.rows) as u32, 130usize.div_ceil(tile.columns) as u32, 1];
+                let groups = [130usize.div_ceil(tile.columns) as u32, (9 * POSITIONS).div_ceil(tile.rows) as u32, 1];
                 assert_eq!(geometry.workgroups, groups);
                 let count = |what: &str| image.text.matches(what).count();
                 // Of 16 terms; loops of few turns are written out.
@@ -927,6 +1078,10 @@ mod tests {
                 let copies = pieces(tile.rows) + pieces(tile.columns);
                 let copied = count("cp.async.cg.shared.global");
                 assert!(copied >= copies * tile.ahead(k) && copied.is_multiple_of(copies), "{tile:?}: {copied}");
+                // Weights, which nobody writes, before the rows are there, and nothing else.
+                let (early, _) = image.text.split_once("griddepcontrol.wait").expect("it waits");
+                assert_eq!(early.matches("cp.async.cg").count(), pieces(tile.columns) * tile.ahead(k), "{tile:?}");
+                assert!(!early.contains("ld.global") && !early.contains("cp.async.wait"), "{tile:?}: {early}");
                 assert_eq!(copied, count("cp.async.") - count("cp.async.commit") - count("cp.async.wait"), "{tile:?}");
                 assert!(!image.text.contains("shfl") && count("ld.global") <= 1, "{tile:?}: {}", image.text);
             }

@@ -118,12 +118,13 @@ pub(crate) enum Way {
 }
 
 impl Movers {
-    /// Compiled for this device.
-    pub fn load(context: &Arc<Context>, modules: &Modules) -> Result<Self, DeviceError> {
-        let module = modules.load(context, "moves", &text())?;
-        let [c1, c2, c4, c8, c16] = [1, 2, 4, 8, 16].map(|unit| module.function(&format!("copy_{unit}"), 0));
-        let [f1, f2, f4] = [1, 2, 4].map(|unit| module.function(&format!("fill_{unit}"), 0));
-        let carry = module.function("carry", 0)?;
+    /// Compiled for this device; moves may begin early, and wait, where it `overlaps`.
+    pub fn load(context: &Arc<Context>, modules: &Modules, overlaps: bool) -> Result<Self, DeviceError> {
+        let module = modules.load(context, "moves", &text(overlaps))?;
+        let entry = |name: &str| module.function(name, 0, overlaps);
+        let [c1, c2, c4, c8, c16] = [1, 2, 4, 8, 16].map(|unit| entry(&format!("copy_{unit}")));
+        let [f1, f2, f4] = [1, 2, 4].map(|unit| entry(&format!("fill_{unit}")));
+        let carry = entry("carry")?;
         Ok(Self { copies: [c1?, c2?, c4?, c8?, c16?], fills: [f1?, f2?, f4?], carry })
     }
 
@@ -233,9 +234,11 @@ fn grid(run: usize, rows: usize, seats: usize) -> Result<([u32; 3], u64), Device
     Ok(([total.div_ceil(BLOCK) as u32, seats.clamp(1, GRID_Y_MAX) as u32, 1], total as u64))
 }
 
-/// The module's text.
-fn text() -> String {
-    let mut text = String::from(".version 7.0\n.target sm_75\n.address_size 64\n");
+/// The module's text. Where one launch `overlaps` another, entries wait for what comes before.
+fn text(overlaps: bool) -> String {
+    let (version, target) = if overlaps { ("7.8", "sm_90") } else { ("7.0", "sm_75") };
+    let mut text = format!(".version {version}\n.target {target}\n.address_size 64\n");
+    let wait = if overlaps { "  griddepcontrol.wait;\n  griddepcontrol.launch_dependents;\n" } else { "" };
     for (unit, kind, registers) in [
         (1, "u8", "%v0"),
         (2, "u16", "%v0"),
@@ -243,18 +246,18 @@ fn text() -> String {
         (8, "u64", "%w0"),
         (16, "v4.u32", "{%v0, %v1, %v2, %v3}"),
     ] {
-        text.push_str(&copy(unit, kind, registers));
+        text.push_str(&copy(unit, kind, registers, wait));
     }
     for (unit, kind) in [(1, "u8"), (2, "u16"), (4, "u32")] {
-        text.push_str(&fill(unit, kind));
+        text.push_str(&fill(unit, kind, wait));
     }
-    text.push_str(&carry());
+    text.push_str(&carry(wait));
     text
 }
 
 /// Units of ranges from one memory to another, where they lie alike; then, where a tick is given, the number for it, once all units
 /// are seen by the host.
-fn carry() -> String {
+fn carry(wait: &str) -> String {
     let ranges: Vec<usize> = (0..RANGES_MAX).collect();
     let declared = ranges.iter().map(|at| format!(",\n  .param .u64 carry_range{at}")).collect::<String>();
     // `volatile` is relaxed at system scope: one of the two memories is the host's.
@@ -290,7 +293,7 @@ look{at}:
   .reg .pred %p;
   .reg .b32 %first, %block, %width, %step, %start, %units, %unit, %there, %v<4>;
   .reg .b64 %from, %to, %at, %source, %target, %number, %tick;
-  ld.param.u64 %from, [carry_from];
+{wait}  ld.param.u64 %from, [carry_from];
   ld.param.u64 %to, [carry_to];
   mov.u32 %block, %ctaid.x;
   mov.u32 %width, %ntid.x;
@@ -341,7 +344,7 @@ fn type_of(bytes: usize) -> &'static str {
     if bytes == 8 { "u64" } else { "u32" }
 }
 
-fn copy(unit: usize, kind: &str, registers: &str) -> String {
+fn copy(unit: usize, kind: &str, registers: &str, wait: &str) -> String {
     let entry = format!("copy_{unit}");
     let each =
         |at: usize| MOVE.map(|(name, bytes)| format!(",\n  .param .{} {entry}_{name}_{at}", type_of(bytes))).concat();
@@ -369,7 +372,7 @@ fn copy(unit: usize, kind: &str, registers: &str) -> String {
 {REGISTERS}  .reg .pred %gathers, %scatters, %pads, %skip, %less;
   .reg .b32 %move, %kind, %bits, %most, %live, %read_row, %written_row, %v<4>;
   .reg .b64 %from, %to, %from_stride, %to_stride, %from_seat, %to_seat, %source, %target, %blocks, %at, %w<1>, %read, %write;
-  mov.u32 %move, %ctaid.z;
+{wait}  mov.u32 %move, %ctaid.z;
 {chosen}{head}{source}{target}  add.u64 %from, %from, %source;
   add.u64 %to, %to, %target;
   ld.param.u64 %blocks, [{entry}_block];
@@ -417,7 +420,7 @@ over:
     )
 }
 
-fn fill(unit: usize, kind: &str) -> String {
+fn fill(unit: usize, kind: &str, wait: &str) -> String {
     let entry = format!("fill_{unit}");
     let (head, to) = (head(&entry), place("%to_stride", unit, "%to"));
     format!(
@@ -433,7 +436,7 @@ fn fill(unit: usize, kind: &str) -> String {
 {{
 {REGISTERS}  .reg .b32 %shift, %value;
   .reg .b64 %to, %to_stride, %base, %at, %toseat;
-  ld.param.u32 %total, [{entry}_total];
+{wait}  ld.param.u32 %total, [{entry}_total];
   ld.param.u32 %length, [{entry}_length];
   ld.param.u64 %to_stride, [{entry}_to_stride];
 {head}{to}  ld.param.u64 %base, [{entry}_to];
@@ -495,20 +498,25 @@ mod tests {
         let Some(ptxas) = std::env::var_os("PTXAS") else { return };
         let folder = tempfile::tempdir().expect("there is room");
         let (from, to) = (folder.path().join("moves.ptx"), folder.path().join("moves.cubin"));
-        std::fs::write(&from, text()).expect("there is room");
-        for target in ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_120"] {
-            let mut command = std::process::Command::new(&ptxas);
-            command.args(["-arch", target, "-v", "-o"]).args([&to, &from]);
-            let done = command.output().expect("it starts");
-            assert!(done.status.success(), "{target}: {}", String::from_utf8_lossy(&done.stderr));
+        for (overlaps, targets) in
+            [(false, &["sm_75", "sm_80", "sm_90", "sm_90a", "sm_120"][..]), (true, &["sm_90", "sm_90a", "sm_120"])]
+        {
+            std::fs::write(&from, text(overlaps)).expect("there is room");
+            for target in targets {
+                let mut command = std::process::Command::new(&ptxas);
+                command.args(["-arch", target, "-v", "-o"]).args([&to, &from]);
+                let done = command.output().expect("it starts");
+                assert!(done.status.success(), "{target}: {}", String::from_utf8_lossy(&done.stderr));
+            }
         }
     }
 
     /// Every register that the text names is declared, and every parameter that it loads: what an assembler says first.
     #[test]
     fn the_text_names_nothing_that_it_does_not_declare() {
-        let text = text();
+        let text = text(true);
         assert_eq!(text.matches(".visible .entry").count(), 9);
+        assert_eq!(text.matches("griddepcontrol.wait").count(), 9);
         for entry in text.split(".visible .entry ").skip(1) {
             for used in entry.split('[').skip(1).filter_map(|rest| rest.split(']').next()) {
                 assert!(used.starts_with('%') || entry.contains(&format!(" {used}")), "{used}");

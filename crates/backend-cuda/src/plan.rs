@@ -26,7 +26,7 @@ use crate::slot::SlotMemory;
 use crate::steps::{self, Commands, Handed, Part, Rows, Step};
 use crate::sys::{Address, Memory, Node};
 use crate::weights::{Constant, Owner};
-use crate::writer::Hand;
+use crate::writer::{GRID_YZ_MAX, Hand};
 use lanes_core::Scope;
 use lanes_core::device::flight::{Bindings, Sample};
 use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions, Purpose, TurnTimes};
@@ -48,9 +48,6 @@ const ALIGN: usize = 256;
 
 /// The most buckets.
 const BUCKETS_MAX: usize = 20;
-
-/// The most blocks along y and z.
-const GRID_YZ_MAX: u32 = 65_535;
 
 /// A plan prepared on a GPU.
 pub struct CudaPlan {
@@ -350,7 +347,7 @@ impl<'a> Preparation<'a> {
         if let Some(pack) = &self.rows.pack_of[at] {
             let text = matrices::pack_text(contraction, &terms, &pack.others, self.capacity.max_seats as usize);
             let origin = image::text("pack.loom", text, "pack");
-            let image = image::of_text(&origin, &contraction.label, false, &self.device.takes())?;
+            let image = image::of_text(&origin, &contraction.label, false, 0, &self.device.takes())?;
             let number = self.load(image)?;
             self.packer_of.insert(at, number);
         }
@@ -369,8 +366,12 @@ impl<'a> Preparation<'a> {
                 what: format!("activation {:?} of {} on a GPU", contraction.activation, contraction.label),
             })?;
             let origin = image::text("contract.loom", text, "contract");
+            // Behind the seats and the rows, weights and bias.
+            let lefts = if let Tile::Floats(_) = tile { contraction.terms.len() } else { 1 };
+            let constants: u64 = if contraction.bias.is_some() { 0b11 } else { 0b1 };
+            let constants = constants.checked_shl(lefts as u32 + 1).unwrap_or(0);
             // Which bytes it touches was proved when the plan was checked.
-            let image = image::of_text(&origin, &contraction.label, false, &self.device.takes())?;
+            let image = image::of_text(&origin, &contraction.label, false, constants, &self.device.takes())?;
             let number = self.load(image)?;
             self.contraction_of.insert((at, tile), number);
         }

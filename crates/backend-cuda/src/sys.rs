@@ -39,6 +39,8 @@ pub(crate) type Status = c_uint;
 
 const OUT_OF_MEMORY: Status = 2;
 const NO_DEVICE: Status = 100;
+/// A symbol that is not there.
+const NOT_FOUND: Status = 500;
 /// A queue that is not yet empty.
 const NOT_READY: Status = 600;
 /// What is wrong with a text given to the driver's compiler: invalid PTX, unsupported version, no image for this GPU, no
@@ -52,10 +54,14 @@ const FATAL: [Status; 18] = [3, 4, 46, 214, 220, 700, 702, 709, 710, 714, 715, 7
 macro_rules! interface {
     ($($(#[$which:meta])* $field:ident: $symbol:literal($($argument:ty),*);)*) => {
         /// The functions that are used.
-        struct Interface { $($(#[$which])* $field: unsafe extern "C" fn($($argument),*) -> Status,)* }
+        struct Interface {
+            $($(#[$which])* $field: unsafe extern "C" fn($($argument),*) -> Status,)*
+            /// `cuGraphAddDependencies_v2`, which drivers have from CUDA 12.3 on.
+            graph_edges: Option<GraphEdges>,
+        }
 
         impl Interface {
-            /// Looks all of them up, or names the first that is not there.
+            /// Looks all of them up, or names the first that is not there but has to be.
             ///
             /// # Safety
             /// What `find` gives for a name is the driver's function of that name.
@@ -67,11 +73,28 @@ macro_rules! interface {
                         // SAFETY: the caller's promise, and the argument types are those of `cuda.h`.
                         unsafe { std::mem::transmute::<*const c_void, unsafe extern "C" fn($($argument),*) -> Status>(address) }
                     },)*
+                    graph_edges: find(c"cuGraphAddDependencies_v2").filter(|address| !address.is_null()).map(|address| {
+                        // SAFETY: as above.
+                        unsafe { std::mem::transmute::<*const c_void, GraphEdges>(address) }
+                    }),
                 })
             }
         }
     };
 }
+
+/// Adds edges to a graph: from nodes, to nodes, what each is like, and how many.
+type GraphEdges = unsafe extern "C" fn(
+    raw::CUgraph,
+    *const raw::CUgraphNode,
+    *const raw::CUgraphNode,
+    *const [u8; 8],
+    usize,
+) -> Status;
+
+/// An edge between kernels of which the second waits for the first by itself, as `CUgraphEdgeData` has it: it begins once the first
+/// lets it (port 1 of a kernel), and is programmatic (type 1).
+const EARLY_EDGE: [u8; 8] = [1, 0, 1, 0, 0, 0, 0, 0];
 
 interface! {
     init: "cuInit"(c_uint);
@@ -215,6 +238,11 @@ impl Driver {
             _ => format!("the NVIDIA driver does not start: {}", failure.words()),
         })?;
         Ok(driver)
+    }
+
+    /// Whether a kernel of a graph may begin before those that it comes after have ended.
+    pub fn overlaps(&self) -> bool {
+        self.call.graph_edges.is_some()
     }
 
     fn check(&self, call: &'static str, status: Status) -> Result<(), Failure> {
@@ -664,9 +692,21 @@ impl Context {
         let template = Template { context: self, graph };
         let mut made = Vec::<raw::CUgraphNode>::with_capacity(nodes.len());
         for (node, after) in nodes {
-            let after: Vec<_> = after.iter().map(|&earlier| made[earlier]).collect();
+            // What waits for kernels by itself may begin before they have ended.
+            let is_early = |&&earlier: &&usize| node.waits() && matches!(nodes[earlier].0, Node::Launch { .. });
+            let (early, after): (Vec<_>, Vec<_>) = after.iter().partition(is_early);
+            let [early, after] = [early, after].map(|nodes| nodes.into_iter().map(|&at| made[at]).collect::<Vec<_>>());
             // SAFETY: the caller's promise.
-            made.push(unsafe { self.node(what, graph, node, &after) }?);
+            let node = unsafe { self.node(what, graph, node, &after) }?;
+            made.push(node);
+            if !early.is_empty() {
+                let (to, like) = (vec![node; early.len()], vec![EARLY_EDGE; early.len()]);
+                self.call("cuGraphAddDependencies", what, 0, |call| match call.graph_edges {
+                    // SAFETY: nodes of the graph, in lists of one length.
+                    Some(add) => unsafe { add(graph, early.as_ptr(), to.as_ptr(), like.as_ptr(), early.len()) },
+                    None => NOT_FOUND,
+                })?;
+            }
         }
         let mut exec = ptr::null_mut();
         // SAFETY: the graph was just made; a place for one handle.
@@ -978,7 +1018,7 @@ unsafe impl Sync for Module {}
 
 impl Module {
     /// Its entry `name`, for launches that ask for `shared_bytes` of workgroup memory.
-    pub fn function(self: &Arc<Self>, name: &str, shared_bytes: u32) -> Result<Function, DeviceError> {
+    pub fn function(self: &Arc<Self>, name: &str, shared_bytes: u32, waits: bool) -> Result<Function, DeviceError> {
         let build = |log: &str| DeviceError::Build { kernel: name.to_owned(), log: log.to_owned() };
         let symbol = CString::new(name).map_err(|_| build("a zero in its name"))?;
         let mut function = ptr::null_mut();
@@ -991,7 +1031,7 @@ impl Module {
             let set = |call: &Interface| unsafe { (call.function_set)(function, 8, bytes) };
             self.context.call("cuFuncSetAttribute", name, 0, set)?;
         }
-        Ok(Function { _module: Arc::clone(self), function })
+        Ok(Function { _module: Arc::clone(self), function, waits })
     }
 }
 
@@ -1006,6 +1046,8 @@ impl Drop for Module {
 pub(crate) struct Function {
     _module: Arc<Module>,
     function: raw::CUfunction,
+    /// Whether it waits for the kernels before it by itself.
+    waits: bool,
 }
 
 // SAFETY: as for `Handles`.
@@ -1021,6 +1063,13 @@ pub(crate) enum Node<'a> {
     Copy { to: Address, from: Address, bytes: usize },
     /// A launch. A parameter is the low bytes of its number, as many as the kernel declares.
     Launch { function: &'a Function, grid: [u32; 3], block: [u32; 3], shared_bytes: u32, parameters: Vec<u64> },
+}
+
+impl Node<'_> {
+    /// Whether it waits for the kernels before it by itself.
+    fn waits(&self) -> bool {
+        matches!(self, Self::Launch { function, .. } if function.waits)
+    }
 }
 
 /// A graph that can be launched. What it launches and touches is kept by whoever holds it.

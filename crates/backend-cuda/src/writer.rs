@@ -18,6 +18,9 @@ macro_rules! line {
 }
 pub(crate) use line;
 
+/// The most workgroups along y and z (CUDA programming guide, technical specifications per compute capability).
+pub(crate) const GRID_YZ_MAX: u32 = 65_535;
+
 /// Work-items of a subgroup.
 pub(crate) const LANES: usize = 32;
 
@@ -119,10 +122,10 @@ impl Writer<'_> {
         line!(self, "  %rows = index.mul %seats, %positions : index");
         line!(self, "  %padded = index.add %rows, %less : index");
         line!(self, "  %down = index.div %padded, %together : index");
-        line!(
-            self,
-            "  kernel.launch.config workgroups(%down, %across, %one) workgroup_size(%size, %one, %one) : index"
-        );
+        // Neighbours have the same rows, and weights side by side; where there are more rows than y has room for, the other way round.
+        let is_tall = positions.saturating_mul(self.max_seats).div_ceil(extent.rows) > GRID_YZ_MAX as usize;
+        let grid = if is_tall { "%down, %across" } else { "%across, %down" };
+        line!(self, "  kernel.launch.config workgroups({grid}, %one) workgroup_size(%size, %one, %one) : index");
         let lefts: String = lefts.iter().map(|left| format!("%{left}: buffer, ")).collect();
         let bias_argument = if bias.is_some() { "%bias: buffer, " } else { "" };
         let hands = (0..self.hands.len()).map(|at| format!(", %hand{at}: buffer"));
@@ -133,8 +136,9 @@ impl Writer<'_> {
             self.index(name, value);
         }
         line!(self, "  %subgroup = kernel.subgroup.id : index");
-        line!(self, "  %ofrows = kernel.workgroup.id<x> : index");
-        line!(self, "  %ofcolumns = kernel.workgroup.id<y> : index");
+        let [x, y] = if is_tall { ["rows", "columns"] } else { ["columns", "rows"] };
+        line!(self, "  %of{x} = kernel.workgroup.id<x> : index");
+        line!(self, "  %of{y} = kernel.workgroup.id<y> : index");
         line!(self, "  %firstrow = index.mul %ofrows, %together : index");
         line!(self, "  %firstcolumn = index.mul %ofcolumns, %width : index");
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use common::{config, kernel, single};
 use loom_compiler::Module;
-use loom_compiler::ptx::{self, Image, Options, Passed, SiteKind, Slot, Sm};
+use loom_compiler::ptx::{self, Image, Options, Passed, SiteKind, Slot, Sm, Start};
 use loom_compiler::types::ScalarType;
 
 fn on(architecture: u32) -> Options {
@@ -421,5 +421,59 @@ fn golden_texts() {
         }
         let expected = std::fs::read_to_string(&golden).expect("LANES_BLESS=1 writes it");
         assert!(image.text == expected, "{file} differs from {}:\n{}", golden.display(), image.text);
+    }
+}
+
+/// A kernel that may begin early waits before it touches what others write, and before an item may leave; what nobody writes it reads
+/// before. It waits once, whatever its items do, and lets those behind in only then.
+#[test]
+fn who_begins_early_waits_before_what_others_write() {
+    let early = |constants: u64| Options { start: Start::Early { constants }, ..on(90) };
+    let body = |between: &str| {
+        single(
+            "%n: i32, %b: buffer, %c: buffer",
+            &format!(
+                "%weights = buffer.view %b[%base] : buffer -> view<8xf32>\n%values = buffer.view %c[%base] : buffer -> view<8xf32>\n\
+                 %w = view.load %weights[3] : view<8xf32> -> f32\n{between}\n%v = view.load %values[4] : view<8xf32> -> f32\n\
+                 %sum = scalar.addf %v, %w : f32\nview.store %sum, %values[4] : f32, view<8xf32>"
+            ),
+        )
+    };
+    let places = |image: &Image, what: &str| image.text.match_indices(what).map(|(at, _)| at).collect::<Vec<_>>();
+    let waited = |source: &str, options: &Options| {
+        let image = emitted(source, options);
+        let (waits, lets) =
+            (places(&image, "griddepcontrol.wait;"), places(&image, "griddepcontrol.launch_dependents;"));
+        assert!(image.waits && waits.len() == 1 && lets.len() == 1 && waits[0] < lets[0], "{}", image.text);
+        assert_eq!((image.target, image.version), (Sm::new(90), (7, 8)), "{}", image.text);
+        // Labels begin a line: what comes before them is not run by all.
+        assert!(!image.text[..waits[0]].contains("bra"), "{}", image.text);
+        (waits[0], image)
+    };
+    // Argument 1 is what nobody writes.
+    let (wait, image) = waited(&body(""), &early(0b10));
+    let loads = places(&image, "ld.global");
+    assert!(loads.len() == 2 && loads[0] < wait && wait < loads[1], "{}", image.text);
+    for constants in [0, 0b1, 0b100] {
+        let (wait, image) = waited(&body(""), &early(constants));
+        assert!(places(&image, "ld.global").iter().all(|load| wait < *load), "{constants}: {}", image.text);
+    }
+    // An item that leaves, a branch that holds an access, and a compared access, come behind it.
+    let leaves = "%zero = scalar.constant 0 : i32\n%is = scalar.cmpi eq, %n, %zero : i32\nkernel.exit %is : i1";
+    let branches = "%zero = scalar.constant 0 : i32\n%is = scalar.cmpi eq, %n, %zero : i32\n\
+                    scf.if %is {\nview.store %w, %values[5] : f32, view<8xf32>\n}";
+    for between in [leaves, branches] {
+        let (wait, image) = waited(&body(between), &early(0b10));
+        assert!(places(&image, "@").iter().all(|guarded| wait < *guarded), "{}", image.text);
+    }
+    let (wait, image) = waited(&body(""), &Options { checked: true, ..early(0b10) });
+    assert!(places(&image, "call fault").iter().all(|call| wait < *call), "{}", image.text);
+    // One that touches nothing of others waits too: whoever comes after it need not wait for those before it.
+    let (wait, image) = waited(&single("%b: buffer", ""), &early(1));
+    assert!(wait < places(&image, "ret;")[0], "{}", image.text);
+    // Nobody waits who is launched behind those before it, nor where the target has no such wait.
+    for options in [on(90), Options { start: Start::Early { constants: 0 }, ..on(80) }] {
+        let image = emitted(&body(""), &options);
+        assert!(!image.waits && !image.text.contains("griddepcontrol"), "{}", image.text);
     }
 }

@@ -29,7 +29,7 @@ const TEXT: &str = "
 impl Context {
     fn entry(self: &Arc<Self>, name: &str) -> Result<(Arc<Module>, Function), DeviceError> {
         let module = Arc::new(self.module("instruments", TEXT)?);
-        let function = module.function(name, 0)?;
+        let function = module.function(name, 0, false)?;
         Ok((module, function))
     }
 

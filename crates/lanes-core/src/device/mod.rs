@@ -118,11 +118,13 @@ pub struct Sums {
     pub run_min: usize,
     /// A run is of whole blocks of at most this many terms, all of one length.
     pub block_max: usize,
+    /// What the length of a run is a multiple of, where runs are of one block; 1 where they are not.
+    pub run_step: usize,
 }
 
 impl Sums {
     /// One chain.
-    pub const CHAIN: Self = Self { runs_max: 1, run_min: usize::MAX, block_max: usize::MAX };
+    pub const CHAIN: Self = Self { runs_max: 1, run_min: usize::MAX, block_max: usize::MAX, run_step: 1 };
 
     /// Into how many runs `k` terms are cut, and of how many blocks of how many terms a run is.
     pub fn cut(&self, k: usize) -> [usize; 3] {
@@ -130,7 +132,7 @@ impl Sums {
         while runs > 1 && k / runs < self.run_min {
             runs /= 2;
         }
-        let run = k.div_ceil(runs);
+        let run = k.div_ceil(runs).checked_next_multiple_of(self.run_step.max(1)).unwrap_or(k);
         let blocks = run.div_ceil(self.block_max.max(1));
         let block = run.div_ceil(blocks);
         // Longer runs may leave fewer.
@@ -412,7 +414,7 @@ mod tests {
     /// Runs, blocks of a run, terms of a block, by hand: no run is empty, and all but the last are full.
     #[test]
     fn sums_are_cut_by_their_length_alone() {
-        let sums = Sums { runs_max: 16, run_min: 8, block_max: 32 };
+        let sums = Sums { runs_max: 16, run_min: 8, block_max: 32, run_step: 1 };
         for (k, cut) in [
             (1, [1, 1, 1]),
             (15, [1, 1, 15]),
@@ -431,6 +433,19 @@ mod tests {
             let run = sums.run(k);
             assert!(cut[0] * run >= k && (cut[0] - 1) * run < k, "{k}");
             assert_eq!((Sums::CHAIN.cut(k), Sums::CHAIN.run(k)), ([1, 1, k], k));
+        }
+        // Of whole steps.
+        let sums = Sums { runs_max: 4, run_min: 64, block_max: usize::MAX, run_step: 64 };
+        for (k, cut) in [
+            (1, [1, 1, 64]),
+            (127, [1, 1, 128]),
+            (128, [2, 1, 64]),
+            (129, [2, 1, 128]),
+            (270, [3, 1, 128]),
+            (592, [4, 1, 192]),
+            (1024, [4, 1, 256]),
+        ] {
+            assert_eq!((sums.cut(k), sums.run(k)), (cut, cut[2]), "{k}");
         }
     }
 }

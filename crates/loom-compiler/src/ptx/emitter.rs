@@ -14,10 +14,11 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 
 use super::collective::Mask;
+use super::early;
 use super::fault::fault_function;
 use super::memory::{Place, Spaces};
 use super::text::{Class, Operand, Reg, Text, class_of, comment_of};
-use super::{BUFFER_ALIGN, Image, Options, Passed, STATIC_SHARED_BYTES, Site, Slot, Sm, Unsupported, Version};
+use super::{BUFFER_ALIGN, Image, Options, Passed, STATIC_SHARED_BYTES, Site, Slot, Sm, Start, Unsupported, Version};
 use crate::eval;
 use crate::facts::Facts;
 use crate::ir::{Block, BlockId, Body, Kernel, Op, ParameterKind, Span, ValueId};
@@ -79,6 +80,8 @@ pub(super) struct Emitter<'a> {
     pub(super) sites: Vec<Site>,
     pub(super) memory: super::memory::Declared,
     slots: Vec<Slot>,
+    /// Before which op of the entry it waits for the kernels that it comes after.
+    waits_at: Option<usize>,
 }
 
 impl<'a> Emitter<'a> {
@@ -93,7 +96,8 @@ impl<'a> Emitter<'a> {
             values: vec![Held::Unset; body.values.len()],
             narrow: narrow(kernel),
             varies: varying_in_subgroup(body),
-            spaces: Spaces::of(body),
+            spaces: Spaces::of(body, if let Start::Early { constants } = options.start { constants } else { 0 }),
+            waits_at: None,
             lengths: options.checked || body.ops().any(|op| op.kind == OpKind::BufferLength),
             tensor: false,
             stretched: false,
@@ -121,6 +125,11 @@ impl<'a> Emitter<'a> {
         if !emitter.may(75, (6, 3)) {
             let (major, minor) = options.version;
             return emitter.refuse(format!("PTX {major}.{minor} (6.3 is the oldest that is emitted)"));
+        }
+        if options.start != Start::Behind && emitter.may(90, (7, 8)) {
+            // An access that is refused lets its item leave.
+            let first = if options.checked { 0 } else { early::first_to_wait(body, &emitter.spaces) };
+            emitter.waits_at = Some(first);
         }
         Ok(emitter)
     }
@@ -175,6 +184,7 @@ impl<'a> Emitter<'a> {
             // A multiprocessor has 65536 registers, and an item at most 255.
             registers_max: (65536 / kernel.items().next_multiple_of(32)).min(255) / 8 * 8,
             checked: self.options.checked,
+            waits: self.waits_at.is_some(),
             sites: self.sites,
         })
     }
@@ -580,13 +590,20 @@ impl<'a> Emitter<'a> {
         let Some((terminator, ops)) = block.ops.split_last() else {
             return self.refuse("a block without an end");
         };
-        for op in ops {
+        let waits_at = self.waits_at.filter(|_| id == Body::ENTRY);
+        for (at, op) in ops.iter().enumerate() {
+            if waits_at == Some(at) {
+                self.wait_for_those_before();
+            }
             self.span = op.span;
             self.comment_line();
             self.op(op)?;
             if self.text.instructions() > MAX_INSTRUCTIONS {
                 return self.refuse("a kernel of more than half a million instructions");
             }
+        }
+        if waits_at == Some(ops.len()) {
+            self.wait_for_those_before();
         }
         self.span = terminator.span;
         Ok(terminator)

@@ -50,11 +50,15 @@ impl Spaces {
     const GLOBAL: u8 = 1;
     const SHARED: u8 = 2;
     const LOCAL: u8 = 4;
+    /// Global, and written by nobody while the kernel runs.
+    const CONSTANT: u8 = 8;
 
-    pub(super) fn of(body: &Body) -> Self {
+    /// Of launch arguments those are constant whose bit is set, of the first 64.
+    pub(super) fn of(body: &Body, constants: u64) -> Self {
         let mut sets = vec![0u8; body.values.len()];
-        for argument in &body.block(Body::ENTRY).arguments {
-            sets[argument.index()] = Self::GLOBAL;
+        for (at, argument) in body.block(Body::ENTRY).arguments.iter().enumerate() {
+            let is_constant = at < 64 && constants >> at & 1 == 1;
+            sets[argument.index()] = if is_constant { Self::CONSTANT } else { Self::GLOBAL };
         }
         let copies = flow::copies(body);
         loop {
@@ -64,7 +68,7 @@ impl Spaces {
                 sets[result.index()] |= match &op.kind {
                     OpKind::Alloca { space: Scratch::Workgroup, .. } => Self::SHARED,
                     OpKind::Alloca { space: Scratch::Private, .. } => Self::LOCAL,
-                    OpKind::Bytes(_) => Self::GLOBAL,
+                    OpKind::Bytes(_) => Self::CONSTANT,
                     OpKind::BufferView | OpKind::Subview | OpKind::Refine => sets[op.operands[0].index()],
                     _ => 0,
                 };
@@ -81,12 +85,18 @@ impl Spaces {
     }
 
     pub(super) fn space(&self, value: ValueId) -> Space {
-        match self.0[value.index()] {
+        let set = self.0[value.index()];
+        match if set & Self::CONSTANT == 0 { set } else { set & !Self::CONSTANT | Self::GLOBAL } {
             Self::GLOBAL => Space::Global,
             Self::SHARED => Space::Shared,
             Self::LOCAL => Space::Local,
             _ => Space::Generic,
         }
+    }
+
+    /// Whether nobody writes, while the kernel runs, wherever it may be.
+    pub(super) fn is_constant(&self, value: ValueId) -> bool {
+        self.0[value.index()] == Self::CONSTANT
     }
 }
 

@@ -23,6 +23,7 @@ mod collective;
 mod control;
 mod convert;
 mod copy;
+mod early;
 mod emitter;
 mod fault;
 mod fragment;
@@ -85,6 +86,19 @@ impl std::fmt::Display for Sm {
 /// A version of the PTX language: `(9, 0)` is 9.0.
 pub type Version = (u32, u32);
 
+/// When a kernel may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// When the kernels that its launch comes after have ended.
+    Behind,
+    /// Before, from sm_90 on: it waits for them by itself before it touches memory that they may write, which is all but the workgroup's own and some
+    /// launch arguments. [`Image::waits`] says whether it does.
+    Early {
+        /// Bit n for launch argument n, of the first 64: a buffer that nobody writes while the kernel, or one before it, runs.
+        constants: u64,
+    },
+}
+
 /// For whom, and how, a kernel is emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -94,12 +108,14 @@ pub struct Options {
     pub version: Version,
     /// Whether each access is compared with its buffer's length. A text so made touches no byte outside of its buffers.
     pub checked: bool,
+    /// When it may begin.
+    pub start: Start,
 }
 
 impl Default for Options {
-    /// A current data-centre GPU, and CUDA 13.0.
+    /// A current data-centre GPU, CUDA 13.0, and whatever launches kernels.
     fn default() -> Self {
-        Self { target: Sm::new(90), version: (9, 0), checked: false }
+        Self { target: Sm::new(90), version: (9, 0), checked: false, start: Start::Behind }
     }
 }
 
@@ -174,6 +190,8 @@ pub struct Image {
     pub registers_max: u32,
     /// Whether each access is compared with its buffer's length.
     pub checked: bool,
+    /// Whether it waits for the kernels that its launch comes after by itself, so that it may be launched before they have ended.
+    pub waits: bool,
     /// What the fault record's `site` counts.
     pub sites: Vec<Site>,
 }
