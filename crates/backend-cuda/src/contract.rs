@@ -108,10 +108,12 @@ pub(crate) fn text(
     let writer = Writer { contraction, seat_elements, out_seat_elements, max_seats, cell, hands, text: String::new() };
     let mut text = Text { writer, tile };
     text.head();
-    text.chunk();
-    text.hold();
     let (chunks, view) = (text.cut()[0], text.sums());
     let extent = text.extent();
+    text.writer.meet_early(extent);
+    text.chunk();
+    text.hold();
+    text.writer.meet_operands(extent);
     text.writer.meet(extent, &Text::<Tile>::sum(chunks, &view))?;
     Some(text.writer.text)
 }
@@ -345,8 +347,8 @@ impl Text<'_, Tile> {
     }
 
     /// A [`Summed`](crate::writer::Summed) of one column: those of the chunks added, ascending.
-    fn sum(chunks: usize, view: &str) -> impl Fn(&mut Writer<'_>, &str, &str, usize) -> String {
-        move |writer, column, of, _| {
+    fn sum(chunks: usize, view: &str) -> impl Fn(&mut Writer<'_>, &str, &str, &str, usize) -> String {
+        move |writer, row, column, of, _| {
             line!(writer, "      %c{of} = index.rem {column}, %each : index");
             line!(writer, "      %ofl{of} = index.div {column}, %each : index");
             let mut sum = String::new();
@@ -355,7 +357,7 @@ impl Text<'_, Tile> {
                 let part = format!("%part{chunk}of{of}");
                 line!(
                     writer,
-                    "      {part} = view.load %sums[%chunk{chunk}of{of}, %r, %c{of}, %ofl{of}] : {view} -> f32"
+                    "      {part} = view.load %sums[%chunk{chunk}of{of}, {row}, %c{of}, %ofl{of}] : {view} -> f32"
                 );
                 sum = if chunk == 0 {
                     part

@@ -124,7 +124,7 @@ impl CudaDevice {
             target: Sm::new(facts.architecture),
             version: ptx_version(driver.version),
             shared_bytes_max: facts.shared_bytes_max,
-            overlaps: std::env::var_os("LANES_NO_OVERLAP").is_none() && options.overlaps && facts.architecture >= 90 && driver.overlaps(),
+            overlaps: options.overlaps && facts.architecture >= 90 && driver.overlaps(),
         };
         let target = format!("sm_{}", facts.architecture);
         let binaries = options.kernels_on_disk.then(|| Binaries::of(&target, driver.version)).flatten();

@@ -6,7 +6,7 @@
 use crate::contract::cell::Cell;
 use lanes_core::plan::{Activation, Contraction, Term};
 use std::fmt::Write;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 /// A line of a [`Writer`].
 macro_rules! line {
@@ -181,8 +181,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Hands `value` on, that of `%row` and of `at` on, `together` side by side, where it is `result` of a cell; a row has `count` of them.
-    pub fn hand_on(&mut self, result: usize, value: &str, at: &str, count: usize, together: usize) {
+    /// Hands `value` on, that of `%ofrow{i}` and of `at` on, `together` side by side, where it is `result` of a cell; a row has `count` of them.
+    pub fn hand_on(&mut self, result: usize, i: usize, value: &str, at: &str, count: usize, together: usize) {
         for (n, hand) in self.hands.iter().enumerate().filter(|(_, hand)| hand.result == result) {
             // As many as are stored at once, where they lie so.
             let is_one = [hand.from, hand.count, hand.start].iter().all(|part| part.is_multiple_of(together));
@@ -215,7 +215,7 @@ impl Writer<'_> {
                 let row = hand.row;
                 line!(
                     self,
-                    "      {store} %handbits{of}, %handed{n}[%row, %handk{of}] : {rounded}, view<[%rows]x{row}xbf16>"
+                    "      {store} %handbits{of}, %handed{n}[%ofrow{i}, %handk{of}] : {rounded}, view<[%rows]x{row}xbf16>"
                 );
                 if !is_whole {
                     line!(self, "      }}");
@@ -289,73 +289,196 @@ impl Writer<'_> {
         }
     }
 
-    /// What becomes of the sums, each by one of the workgroup's items, and the end. `None` for an activation that this has no form for.
-    pub fn meet(&mut self, extent: Extent, sum: &Summed<'_>) -> Option<()> {
+    /// Who takes what of the sums, and what is read for that which nobody writes: before the products, so that it is there behind them.
+    pub fn meet_early(&mut self, extent: Extent) {
+        let across = self.across(extent);
+        self.index("acrossrow", across);
         line!(self, "  %mine = index.mul %subgroup, %lanes : index");
         line!(self, "  %item = index.add %mine, %lane : index");
-        match self.cell {
-            Some(cell) => self.meet_in_units(extent, cell, sum),
-            None => self.meet_in_columns(extent, sum)?,
+        if self.is_even(extent) {
+            line!(self, "  %l = index.rem %item, %acrossrow : index");
+            line!(self, "  %ownrow = index.div %item, %acrossrow : index");
+            self.thing(extent);
         }
-        line!(self, "    }}");
-        line!(self, "  }}");
+    }
+
+    /// Of what the first rows of an item are made besides, where that is little: before the products too, but behind those who make it.
+    pub fn meet_operands(&mut self, extent: Extent) {
+        if self.is_soon(extent) {
+            self.rows(extent, "", 0..self.passes(extent));
+        }
+    }
+
+    /// What becomes of the sums, each by one of the workgroup's items, and the end. `None` for an activation that this has no form for.
+    pub fn meet(&mut self, extent: Extent, sum: &Summed<'_>) -> Option<()> {
+        let passes = self.passes(extent);
+        if !self.is_even(extent) {
+            for (name, value) in [("all", extent.rows * self.across(extent)), ("size", extent.items)] {
+                self.index(name, value);
+            }
+            line!(self, "  scf.for %e = [%item to %all step %size] {{");
+            line!(self, "  %ownrow = index.div %e, %acrossrow : index");
+            line!(self, "  %l = index.rem %e, %acrossrow : index");
+            self.thing(extent);
+            self.rows(extent, "", 0..1);
+            self.made(extent, 0..1, sum)?;
+            line!(self, "  }}");
+        } else if self.is_soon(extent) {
+            self.made(extent, 0..passes, sum)?;
+        } else {
+            for (name, value) in [("passes", passes), ("atonce", PASSES)] {
+                self.index(name, value);
+            }
+            line!(self, "  scf.for %pass = [%zero to %passes step %atonce] {{");
+            self.rows(extent, "%pass", 0..PASSES);
+            self.made(extent, 0..PASSES, sum)?;
+            line!(self, "  }}");
+        }
         line!(self, "  kernel.return");
         line!(self, "}}");
         Some(())
     }
 
-    /// The beginning of a loop over the rows of a workgroup and `across` things in each: `%r`, `%row`, and which of the things, `%l`.
-    pub fn each_of(&mut self, extent: Extent, across: usize) {
-        self.index("acrossrow", across);
-        if extent.items.is_multiple_of(across) {
-            // An item has the same of every row.
-            for (name, value) in [("pass", extent.items / across), ("allrows", extent.rows)] {
-                self.index(name, value);
-            }
-            line!(self, "  %l = index.rem %item, %acrossrow : index");
-            line!(self, "  %ownrow = index.div %item, %acrossrow : index");
-            line!(self, "  scf.for %r = [%ownrow to %allrows step %pass] {{");
-        } else {
-            for (name, value) in [("all", extent.rows * across), ("size", extent.items)] {
-                self.index(name, value);
-            }
-            line!(self, "  scf.for %e = [%item to %all step %size] {{");
-            line!(self, "    %r = index.div %e, %acrossrow : index");
-            line!(self, "    %l = index.rem %e, %acrossrow : index");
+    /// Things of a row of sums that an item takes one of: columns, several together, or units.
+    fn across(&self, extent: Extent) -> usize {
+        match self.cell {
+            Some(cell) => extent.columns * cell.epilogue.units / self.contraction.n,
+            None => extent.columns / self.together(extent),
         }
-        line!(self, "    %row = index.add %firstrow, %r : index");
-        line!(self, "    %isrow = index.cmp ult, %row, %rows : index");
     }
 
-    fn meet_in_columns(&mut self, extent: Extent, sum: &Summed<'_>) -> Option<()> {
+    /// Columns that are stored at once.
+    fn together(&self, extent: Extent) -> usize {
+        let Contraction { positions, n, out_offset, out_position_stride, .. } = self.contraction;
+        let parts = [*n, self.out_seat_elements, *out_offset, step(*positions, *out_position_stride)];
+        if parts.iter().all(|part| part.is_multiple_of(extent.together)) { extent.together } else { 1 }
+    }
+
+    /// Whether an item has the same of every row.
+    fn is_even(&self, extent: Extent) -> bool {
+        extent.items.is_multiple_of(self.across(extent))
+    }
+
+    /// How many rows an item has.
+    fn passes(&self, extent: Extent) -> usize {
+        (extent.rows * self.across(extent)).div_ceil(extent.items)
+    }
+
+    /// Whether an item has so few rows that what they need besides sums finds room in registers while products are made.
+    fn is_soon(&self, extent: Extent) -> bool {
+        self.is_even(extent) && self.passes(extent) <= PASSES
+    }
+
+    /// What an item needs of its thing `%l`, whatever the row.
+    fn thing(&mut self, extent: Extent) {
+        match self.cell {
+            Some(cell) => self.unit(cell),
+            None => self.columns(extent),
+        }
+    }
+
+    /// `%tilerow{i}`, `%ofrow{i}`, and whether there is that row and the thing, `%live{i}`: rows of an item by number, from `from` on. What is read
+    /// of rows that there are not is of the last.
+    fn rows(&mut self, extent: Extent, from: &str, numbers: Range<usize>) {
+        let apart = extent.items / self.across(extent);
+        for (name, value) in [("lastofrows", extent.rows - 1), ("apart", apart.max(1))] {
+            self.index(name, value);
+        }
+        for i in numbers.clone() {
+            self.index(&format!("number{i}"), i);
+            let number = if from.is_empty() { format!("%number{i}") } else { format!("%numbered{i}") };
+            if !from.is_empty() {
+                line!(self, "  {number} = index.add {from}, %number{i} : index");
+            }
+            line!(self, "  %own{i} = index.madd {number}, %apart, %ownrow : index");
+            line!(self, "  %tilerow{i} = index.min %own{i}, %lastofrows : index");
+            line!(self, "  %isown{i} = index.cmp ule, %own{i}, %lastofrows : index");
+            line!(self, "  %wanted{i} = index.add %firstrow, %tilerow{i} : index");
+            line!(self, "  %isthere{i} = index.cmp ult, %wanted{i}, %rows : index");
+            line!(self, "  %ofrow{i} = index.min %wanted{i}, %lastrow : index");
+            line!(self, "  %isrow{i} = scalar.andi %isown{i}, %isthere{i} : i1");
+            line!(self, "  %live{i} = scalar.andi %isrow{i}, %isthing : i1");
+            line!(self, "  %seat{i} = index.div %ofrow{i}, %positions : index");
+            line!(self, "  %position{i} = index.rem %ofrow{i}, %positions : index");
+        }
+        if let Some(cell) = self.cell {
+            numbers.for_each(|i| self.operands(cell, i));
+        }
+    }
+
+    /// What becomes of the sums of rows of an item.
+    fn made(&mut self, extent: Extent, numbers: Range<usize>, sum: &Summed<'_>) -> Option<()> {
+        let sums: Vec<_> = numbers.clone().map(|i| self.summed(extent, i, sum)).collect();
+        for (i, sums) in numbers.zip(&sums) {
+            line!(self, "  scf.if %live{i} {{");
+            match self.cell {
+                Some(cell) => self.units_made(cell, i, sums),
+                None => self.columns_made(extent, i, &sums[0])?,
+            }
+            line!(self, "  }}");
+        }
+        Some(())
+    }
+
+    /// The sums of the thing `%l` in row `%tilerow{i}`.
+    fn summed(&mut self, extent: Extent, i: usize, sum: &Summed<'_>) -> Vec<String> {
+        let row = format!("%tilerow{i}");
+        let Some(cell) = self.cell else {
+            return vec![sum(self, &row, "%first", &format!("of{i}"), self.together(extent))];
+        };
+        let groups = self.contraction.n / cell.epilogue.units;
+        // Of the columns of a unit as many as may be at once.
+        let together = if extent.together > 1 { groups } else { 1 };
+        let mut sums = Vec::with_capacity(groups);
+        for at in 0..groups / together {
+            self.index(&format!("group{at}of{i}"), at);
+            line!(self, "  %beside{at}of{i} = index.add %first, %group{at}of{i} : index");
+            let sum = sum(self, &row, &format!("%beside{at}of{i}"), &format!("{at}of{i}"), together);
+            if together == 1 {
+                sums.push(sum);
+                continue;
+            }
+            for group in 0..groups {
+                line!(self, "  %of{group}of{i} = vector.extract {sum}[{group}] : vector<{together}xf32> -> f32");
+                sums.push(format!("%of{group}of{i}"));
+            }
+        }
+        sums
+    }
+
+    /// `%first`, the first of an item's columns in the workgroup, `%to`, the same of all, whether there are these, and their bias `%plus`.
+    fn columns(&mut self, extent: Extent) {
+        let Contraction { bias, n, .. } = self.contraction;
+        let together = self.together(extent);
+        for (name, value) in [("columns", *n), ("beside", together), ("lastcolumns", n - together)] {
+            self.index(name, value);
+        }
+        line!(self, "  %first = index.mul %l, %beside : index");
+        line!(self, "  %to = index.add %firstcolumn, %first : index");
+        line!(self, "  %isthing = index.cmp ult, %to, %columns : index");
+        if bias.is_some() {
+            let (ty, load) = (lanes_type(together), if together == 1 { "view.load" } else { "vector.load" });
+            line!(self, "  %biasat = index.min %to, %lastcolumns : index");
+            line!(self, "  %plus = {load} %b[%biasat] : view<{n}xf32> -> {ty}");
+        }
+    }
+
+    /// The columns of row `%ofrow{i}`, whose sums are `sum`.
+    fn columns_made(&mut self, extent: Extent, i: usize, sum: &str) -> Option<()> {
         let Contraction { bias, positions, n, out_offset, out_position_stride, activation, .. } = self.contraction;
-        let stride = step(*positions, *out_position_stride);
-        let parts = [*n, self.out_seat_elements, *out_offset, stride];
-        let together = if parts.iter().all(|part| part.is_multiple_of(extent.together)) { extent.together } else { 1 };
+        let together = self.together(extent);
         for (name, value) in [
             ("outelements", self.out_seat_elements),
             ("outoffset", *out_offset),
-            ("outstride", stride),
-            ("columns", *n),
-            ("beside", together),
+            ("outstride", step(*positions, *out_position_stride)),
         ] {
             self.index(name, value);
         }
-        self.each_of(extent, extent.columns / together);
-        line!(self, "    %first = index.mul %l, %beside : index");
-        line!(self, "    %to = index.add %firstcolumn, %first : index");
-        line!(self, "    %iscolumn = index.cmp ult, %to, %columns : index");
-        line!(self, "    %live = scalar.andi %isrow, %iscolumn : i1");
-        line!(self, "    scf.if %live {{");
         let ty = lanes_type(together);
-        let (load, store, add) = match together {
-            1 => ("view.load", "view.store", "scalar.addf"),
-            _ => ("vector.load", "vector.store", "vector.addf"),
-        };
-        let mut sum = sum(self, "%first", "", together);
+        let (store, add) = if together == 1 { ("view.store", "scalar.addf") } else { ("vector.store", "vector.addf") };
+        let mut sum = sum.to_owned();
         if bias.is_some() {
-            line!(self, "      %plus = {load} %b[%to] : view<{n}xf32> -> {ty}");
-            line!(self, "      %biased = {add} {sum}, %plus : {ty}");
+            line!(self, "    %biased = {add} {sum}, %plus : {ty}");
             "%biased".clone_into(&mut sum);
         }
         let result = if together == 1 || *activation == Activation::None {
@@ -365,30 +488,31 @@ impl Writer<'_> {
         } else {
             let mut results = Vec::new();
             for at in 0..together {
-                line!(self, "      %sum{at} = vector.extract {sum}[{at}] : {ty} -> f32");
+                line!(self, "    %sum{at} = vector.extract {sum}[{at}] : {ty} -> f32");
                 let (steps, result) = activated(*activation, &format!("%sum{at}"), &at.to_string())?;
                 self.text.push_str(&steps);
                 results.push(result);
             }
-            line!(self, "      %activated = vector.from_elements {} : {ty}", results.join(", "));
+            line!(self, "    %activated = vector.from_elements {} : {ty}", results.join(", "));
             "%activated".to_owned()
         };
-        line!(self, "      %seat = index.div %row, %positions : index");
-        line!(self, "      %position = index.rem %row, %positions : index");
-        line!(self, "      %outseat = index.mul %seat, %outelements : index");
-        line!(self, "      %at1 = index.add %outseat, %outoffset : index");
-        line!(self, "      %at2 = index.madd %position, %outstride, %at1 : index");
-        line!(self, "      %into = index.add %at2, %to : index");
-        line!(self, "      {store} {result}, %result[%into] : {ty}, view<[%outlength]xf32>");
-        self.hand_on(0, &result, "%to", *n, together);
+        line!(self, "    %outseat = index.mul %seat{i}, %outelements : index");
+        line!(self, "    %at1 = index.add %outseat, %outoffset : index");
+        line!(self, "    %at2 = index.madd %position{i}, %outstride, %at1 : index");
+        line!(self, "    %into = index.add %at2, %to : index");
+        line!(self, "    {store} {result}, %result[%into] : {ty}, view<[%outlength]xf32>");
+        self.hand_on(0, i, &result, "%to", *n, together);
         Some(())
     }
 }
 
-/// Writes how the sums of row `%r` of the workgroup are found, as many side by side as it is told last, from the column of the workgroup on
-/// that it is told first, and tells the name of what they are in, a vector if there are several; the names that it takes end in what it is
-/// told between.
-pub(crate) type Summed<'s> = dyn Fn(&mut Writer<'_>, &str, &str, usize) -> String + 's;
+/// Writes how the sums of a row of the workgroup are found, as many side by side as it is told last, from a column of the workgroup on, and
+/// tells the name of what they are in, a vector if there are several. It is told the row and the column first; the names that it takes
+/// end in what it is told between.
+pub(crate) type Summed<'s> = dyn Fn(&mut Writer<'_>, &str, &str, &str, usize) -> String + 's;
+
+/// The most rows of an item that are looked at together.
+const PASSES: usize = 4;
 
 /// The type of so many operands side by side.
 pub(crate) fn lanes_type(together: usize) -> String {

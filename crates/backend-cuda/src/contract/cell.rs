@@ -9,7 +9,7 @@
 //! - Not here: which launches go with which contraction (`steps`).
 
 use crate::matrices;
-use crate::writer::{Extent, LANES, Summed, Writer, line, step};
+use crate::writer::{LANES, Writer, line, step};
 use lanes_core::plan::{Activation, Contraction, Elements, Epilogue, Operand, Precision};
 use std::fmt::Write;
 
@@ -66,41 +66,50 @@ impl Writer<'_> {
         }
     }
 
-    /// What is made of the sums of each unit, up to the end of the block of an item.
-    pub(crate) fn meet_in_units(&mut self, extent: Extent, cell: Cell<'_>, sum: &Summed<'_>) {
-        let Cell { epilogue, keeps, .. } = cell;
-        let Contraction { n, positions, out_offset, out_position_stride, .. } = self.contraction;
-        let groups = n / epilogue.units;
-        for (name, value) in [("groups", groups), ("units", epilogue.units)] {
+    /// `%first`, the first of the columns of an item's unit in the workgroup, `%unit`, whether there is that unit, and its biases.
+    pub(crate) fn unit(&mut self, cell: Cell<'_>) {
+        let (n, units) = (self.contraction.n, cell.epilogue.units);
+        for (name, value) in [("groups", n / units), ("units", units), ("lastunit", units - 1)] {
             self.index(name, value);
         }
         line!(self, "  %firstunit = index.div %firstcolumn, %groups : index");
-        self.each_of(extent, extent.columns / groups);
-        line!(self, "    %unit = index.add %firstunit, %l : index");
-        line!(self, "    %isunit = index.cmp ult, %unit, %units : index");
-        line!(self, "    %live = scalar.andi %isrow, %isunit : i1");
-        line!(self, "    scf.if %live {{");
-        line!(self, "      %seat = index.div %row, %positions : index");
-        line!(self, "      %position = index.rem %row, %positions : index");
-        line!(self, "      %firstof = index.mul %l, %groups : index");
-        // Of the columns of a unit as many as may be at once.
-        let together = if extent.together > 1 { groups } else { 1 };
-        let mut sums = Vec::with_capacity(groups);
-        for at in 0..groups / together {
-            self.index(&format!("group{at}"), at);
-            line!(self, "      %beside{at} = index.add %firstof, %group{at} : index");
-            let sum = sum(self, &format!("%beside{at}"), &at.to_string(), together);
-            if together == 1 {
-                sums.push(sum);
-                continue;
-            }
-            for group in 0..groups {
-                line!(self, "      %of{group} = vector.extract {sum}[{group}] : vector<{together}xf32> -> f32");
-                sums.push(format!("%of{group}"));
+        line!(self, "  %wantedunit = index.add %firstunit, %l : index");
+        line!(self, "  %isthing = index.cmp ult, %wantedunit, %units : index");
+        line!(self, "  %unit = index.min %wantedunit, %lastunit : index");
+        line!(self, "  %first = index.mul %l, %groups : index");
+        if self.contraction.bias.is_some() {
+            for group in 0..n / units {
+                self.index(&format!("from{group}"), group * units);
+                line!(self, "  %column{group} = index.add %unit, %from{group} : index");
+                line!(self, "  %plus{group} = view.load %b[%column{group}] : view<{n}xf32> -> f32");
             }
         }
-        let sums: Vec<String> =
-            sums.into_iter().enumerate().map(|(group, sum)| self.biased(group, epilogue.units, sum)).collect();
+    }
+
+    /// What row `%ofrow{i}` of `%unit` is made of besides sums: `%loaded{n}of{i}`.
+    pub(crate) fn operands(&mut self, cell: Cell<'_>, i: usize) {
+        let mut loaded = cell.epilogue.results.len();
+        for (n, operand) in cell.epilogue.operands.iter().enumerate() {
+            if let Operand::Memory(elements) = operand {
+                let at = self.place(&format!("in{n}of{i}"), i, elements, cell.seat_elements[loaded]);
+                let view = format!("view<[%more{loaded}length]xf32>");
+                line!(self, "  %loaded{n}of{i} = view.load %place{loaded}[{at}] : {view} -> f32");
+                loaded += 1;
+            }
+        }
+    }
+
+    /// What is made of the sums of `%unit` in row `%ofrow{i}`.
+    pub(crate) fn units_made(&mut self, cell: Cell<'_>, i: usize, sums: &[String]) {
+        let Cell { epilogue, keeps, .. } = cell;
+        let Contraction { bias, positions, out_offset, out_position_stride, .. } = self.contraction;
+        let mut sums = sums.to_vec();
+        if bias.is_some() {
+            for (group, sum) in sums.iter_mut().enumerate() {
+                line!(self, "    %biased{group} = scalar.addf {sum}, %plus{group} : f32");
+                *sum = format!("%biased{group}");
+            }
+        }
         if keeps {
             let lies = Elements {
                 storage: self.contraction.out,
@@ -110,27 +119,15 @@ impl Writer<'_> {
             };
             for (group, sum) in sums.iter().enumerate() {
                 let lies = Elements { offset: lies.offset + group * epilogue.units, ..lies };
-                let at = self.place(&format!("out{group}"), &lies, self.out_seat_elements);
-                line!(self, "      view.store {sum}, %result[{at}] : f32, view<[%outlength]xf32>");
+                let at = self.place(&format!("out{group}"), i, &lies, self.out_seat_elements);
+                line!(self, "    view.store {sum}, %result[{at}] : f32, view<[%outlength]xf32>");
             }
         }
-        let results = epilogue.results.len();
-        let mut loaded = results;
-        let mut operands = Vec::with_capacity(epilogue.operands.len());
-        for (n, operand) in epilogue.operands.iter().enumerate() {
-            operands.push(match operand {
-                Operand::Columns(first) => sums[first / epilogue.units].clone(),
-                Operand::Memory(elements) => {
-                    let at = self.place(&format!("in{n}"), elements, cell.seat_elements[loaded]);
-                    line!(
-                        self,
-                        "      %loaded{n} = view.load %place{loaded}[{at}] : view<[%more{loaded}length]xf32> -> f32"
-                    );
-                    loaded += 1;
-                    format!("%loaded{n}")
-                }
-            });
-        }
+        let operand = |(n, operand): (usize, &Operand)| match operand {
+            Operand::Columns(first) => sums[first / epilogue.units].clone(),
+            Operand::Memory(_) => format!("%loaded{n}of{i}"),
+        };
+        let operands: Vec<String> = epilogue.operands.iter().enumerate().map(operand).collect();
         // From the last, so that no name is taken for the start of a longer one.
         let named = |text: &str| {
             let names = operands.iter().enumerate().rev();
@@ -140,26 +137,14 @@ impl Writer<'_> {
         self.text.push_str(&body);
         for (at, (elements, made)) in epilogue.results.iter().zip(&epilogue.made).enumerate() {
             let made = named(made);
-            let to = self.place(&format!("to{at}"), elements, cell.seat_elements[at]);
-            line!(self, "      view.store {made}, %place{at}[{to}] : f32, view<[%more{at}length]xf32>");
-            self.hand_on(at, &made, "%unit", epilogue.units, 1);
+            let to = self.place(&format!("to{at}"), i, elements, cell.seat_elements[at]);
+            line!(self, "    view.store {made}, %place{at}[{to}] : f32, view<[%more{at}length]xf32>");
+            self.hand_on(at, i, &made, "%unit", epilogue.units, 1);
         }
     }
 
-    /// `sum`, that of column `group` of `%unit`, with its bias: its name.
-    fn biased(&mut self, group: usize, units: usize, sum: String) -> String {
-        if self.contraction.bias.is_none() {
-            return sum;
-        }
-        self.index(&format!("from{group}"), group * units);
-        line!(self, "      %column{group} = index.add %unit, %from{group} : index");
-        line!(self, "      %plus{group} = view.load %b[%column{group}] : view<{}xf32> -> f32", self.contraction.n);
-        line!(self, "      %biased{group} = scalar.addf {sum}, %plus{group} : f32");
-        format!("%biased{group}")
-    }
-
-    /// Where the element at `%seat`, `%position` and `%unit` lies; the names that it takes end in `name`.
-    fn place(&mut self, name: &str, elements: &Elements, seat_elements: usize) -> String {
+    /// Where the element at `%seat{i}`, `%position{i}` and `%unit` lies; the names that it takes end in `name`.
+    fn place(&mut self, name: &str, i: usize, elements: &Elements, seat_elements: usize) -> String {
         for (part, value) in [
             ("each", seat_elements),
             ("offset", elements.offset),
@@ -168,8 +153,8 @@ impl Writer<'_> {
         ] {
             self.index(&format!("{part}{name}"), value);
         }
-        line!(self, "      %s{name} = index.mul %seat, %each{name} : index");
-        line!(self, "      %p{name} = index.madd %position, %ofposition{name}, %s{name} : index");
+        line!(self, "      %s{name} = index.mul %seat{i}, %each{name} : index");
+        line!(self, "      %p{name} = index.madd %position{i}, %ofposition{name}, %s{name} : index");
         line!(self, "      %u{name} = index.madd %unit, %ofunit{name}, %p{name} : index");
         line!(self, "      %at{name} = index.add %u{name}, %offset{name} : index");
         format!("%at{name}")
