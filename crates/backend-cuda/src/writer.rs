@@ -406,14 +406,22 @@ impl Writer<'_> {
         }
     }
 
-    /// What becomes of the sums of rows of an item.
+    /// What becomes of the sums of rows of an item: of those that there are not something too, which is not stored, so that all are made at once and
+    /// none waits for another.
     fn made(&mut self, extent: Extent, numbers: Range<usize>, sum: &Summed<'_>) -> Option<()> {
         let sums: Vec<_> = numbers.clone().map(|i| self.summed(extent, i, sum)).collect();
-        for (i, sums) in numbers.zip(&sums) {
+        let mut all = Vec::new();
+        for (i, sums) in numbers.clone().zip(&sums) {
+            all.push(match self.cell {
+                Some(cell) => self.units_made(cell, i, sums),
+                None => vec![self.columns_made(extent, i, &sums[0])?],
+            });
+        }
+        for (i, made) in numbers.zip(&all) {
             line!(self, "  scf.if %live{i} {{");
             match self.cell {
-                Some(cell) => self.units_made(cell, i, sums),
-                None => self.columns_made(extent, i, &sums[0])?,
+                Some(cell) => self.units_stored(cell, i, made),
+                None => self.columns_stored(extent, i, &made[0]),
             }
             line!(self, "  }}");
         }
@@ -463,9 +471,36 @@ impl Writer<'_> {
         }
     }
 
-    /// The columns of row `%ofrow{i}`, whose sums are `sum`.
-    fn columns_made(&mut self, extent: Extent, i: usize, sum: &str) -> Option<()> {
-        let Contraction { bias, positions, n, out_offset, out_position_stride, activation, .. } = self.contraction;
+    /// What is made of the columns of row `%ofrow{i}`, whose sums are `sum`.
+    fn columns_made(&mut self, extent: Extent, i: usize, sum: &str) -> Option<String> {
+        let Contraction { bias, activation, .. } = self.contraction;
+        let together = self.together(extent);
+        let ty = lanes_type(together);
+        let mut sum = sum.to_owned();
+        if bias.is_some() {
+            let add = if together == 1 { "scalar.addf" } else { "vector.addf" };
+            line!(self, "  %biased{i} = {add} {sum}, %plus : {ty}");
+            sum = format!("%biased{i}");
+        }
+        if together == 1 || *activation == Activation::None {
+            let (steps, result) = activated(*activation, &sum, &format!("of{i}"))?;
+            self.text.push_str(&steps);
+            return Some(result);
+        }
+        let mut results = Vec::new();
+        for at in 0..together {
+            let of = format!("{at}of{i}");
+            line!(self, "  %sumone{of} = vector.extract {sum}[{at}] : {ty} -> f32");
+            let (steps, result) = activated(*activation, &format!("%sumone{of}"), &of)?;
+            self.text.push_str(&steps);
+            results.push(result);
+        }
+        line!(self, "  %activated{i} = vector.from_elements {} : {ty}", results.join(", "));
+        Some(format!("%activated{i}"))
+    }
+
+    fn columns_stored(&mut self, extent: Extent, i: usize, made: &str) {
+        let Contraction { positions, n, out_offset, out_position_stride, .. } = self.contraction;
         let together = self.together(extent);
         for (name, value) in [
             ("outelements", self.out_seat_elements),
@@ -474,35 +509,13 @@ impl Writer<'_> {
         ] {
             self.index(name, value);
         }
-        let ty = lanes_type(together);
-        let (store, add) = if together == 1 { ("view.store", "scalar.addf") } else { ("vector.store", "vector.addf") };
-        let mut sum = sum.to_owned();
-        if bias.is_some() {
-            line!(self, "    %biased = {add} {sum}, %plus : {ty}");
-            "%biased".clone_into(&mut sum);
-        }
-        let result = if together == 1 || *activation == Activation::None {
-            let (steps, result) = activated(*activation, &sum, "")?;
-            self.text.push_str(&steps);
-            result
-        } else {
-            let mut results = Vec::new();
-            for at in 0..together {
-                line!(self, "    %sum{at} = vector.extract {sum}[{at}] : {ty} -> f32");
-                let (steps, result) = activated(*activation, &format!("%sum{at}"), &at.to_string())?;
-                self.text.push_str(&steps);
-                results.push(result);
-            }
-            line!(self, "    %activated = vector.from_elements {} : {ty}", results.join(", "));
-            "%activated".to_owned()
-        };
+        let (ty, store) = (lanes_type(together), if together == 1 { "view.store" } else { "vector.store" });
         line!(self, "    %outseat = index.mul %seat{i}, %outelements : index");
         line!(self, "    %at1 = index.add %outseat, %outoffset : index");
         line!(self, "    %at2 = index.madd %position{i}, %outstride, %at1 : index");
         line!(self, "    %into = index.add %at2, %to : index");
-        line!(self, "    {store} {result}, %result[%into] : {ty}, view<[%outlength]xf32>");
-        self.hand_on(0, i, &result, "%to", *n, together);
-        Some(())
+        line!(self, "    {store} {made}, %result[%into] : {ty}, view<[%outlength]xf32>");
+        self.hand_on(0, i, made, "%to", *n, together);
     }
 }
 

@@ -99,17 +99,31 @@ impl Writer<'_> {
         }
     }
 
-    /// What is made of the sums of `%unit` in row `%ofrow{i}`.
-    pub(crate) fn units_made(&mut self, cell: Cell<'_>, i: usize, sums: &[String]) {
-        let Cell { epilogue, keeps, .. } = cell;
-        let Contraction { bias, positions, out_offset, out_position_stride, .. } = self.contraction;
+    /// What is made of the sums of `%unit` in row `%ofrow{i}`: the results, then the sums themselves.
+    pub(crate) fn units_made(&mut self, cell: Cell<'_>, i: usize, sums: &[String]) -> Vec<String> {
+        let epilogue = cell.epilogue;
         let mut sums = sums.to_vec();
-        if bias.is_some() {
+        if self.contraction.bias.is_some() {
             for (group, sum) in sums.iter_mut().enumerate() {
-                line!(self, "    %biased{group} = scalar.addf {sum}, %plus{group} : f32");
-                *sum = format!("%biased{group}");
+                line!(self, "  %biased{group}of{i} = scalar.addf {sum}, %plus{group} : f32");
+                *sum = format!("%biased{group}of{i}");
             }
         }
+        let operand = |(n, operand): (usize, &Operand)| match operand {
+            Operand::Columns(first) => sums[first / epilogue.units].clone(),
+            Operand::Memory(_) => format!("%loaded{n}of{i}"),
+        };
+        let operands: Vec<String> = epilogue.operands.iter().enumerate().map(operand).collect();
+        let body = named(&epilogue.body, &operands, i);
+        self.text.push_str(&body);
+        epilogue.made.iter().map(|made| named(made, &operands, i)).chain(sums).collect()
+    }
+
+    /// Stores what [`Self::units_made`] gives.
+    pub(crate) fn units_stored(&mut self, cell: Cell<'_>, i: usize, made: &[String]) {
+        let Cell { epilogue, keeps, .. } = cell;
+        let Contraction { positions, out_offset, out_position_stride, .. } = self.contraction;
+        let (made, sums) = made.split_at(epilogue.results.len());
         if keeps {
             let lies = Elements {
                 storage: self.contraction.out,
@@ -123,23 +137,10 @@ impl Writer<'_> {
                 line!(self, "    view.store {sum}, %result[{at}] : f32, view<[%outlength]xf32>");
             }
         }
-        let operand = |(n, operand): (usize, &Operand)| match operand {
-            Operand::Columns(first) => sums[first / epilogue.units].clone(),
-            Operand::Memory(_) => format!("%loaded{n}of{i}"),
-        };
-        let operands: Vec<String> = epilogue.operands.iter().enumerate().map(operand).collect();
-        // From the last, so that no name is taken for the start of a longer one.
-        let named = |text: &str| {
-            let names = operands.iter().enumerate().rev();
-            names.fold(text.to_owned(), |text, (n, name)| text.replace(&format!("%operand{n}"), name))
-        };
-        let body = named(&epilogue.body);
-        self.text.push_str(&body);
-        for (at, (elements, made)) in epilogue.results.iter().zip(&epilogue.made).enumerate() {
-            let made = named(made);
+        for (at, (elements, made)) in epilogue.results.iter().zip(made).enumerate() {
             let to = self.place(&format!("to{at}"), i, elements, cell.seat_elements[at]);
             line!(self, "    view.store {made}, %place{at}[{to}] : f32, view<[%more{at}length]xf32>");
-            self.hand_on(at, i, &made, "%unit", epilogue.units, 1);
+            self.hand_on(at, i, made, "%unit", epilogue.units, 1);
         }
     }
 
@@ -159,6 +160,23 @@ impl Writer<'_> {
         line!(self, "      %at{name} = index.add %u{name}, %offset{name} : index");
         format!("%at{name}")
     }
+}
+
+/// `text` of a body with these operands, every name that it takes of number `i` alone.
+fn named(text: &str, operands: &[String], i: usize) -> String {
+    let mut parts = text.split('%');
+    let mut named = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|at: char| !at.is_ascii_alphanumeric() && at != '_').unwrap_or(part.len());
+        let (name, rest) = part.split_at(end);
+        let operand = name.strip_prefix("operand").and_then(|n| operands.get(n.parse::<usize>().ok()?));
+        match operand {
+            Some(operand) => named.push_str(operand),
+            None => named.extend(["%", name, &format!("body{i}")]),
+        }
+        named.push_str(rest);
+    }
+    named
 }
 
 #[cfg(test)]
