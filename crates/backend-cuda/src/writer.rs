@@ -547,12 +547,6 @@ pub(crate) fn step(count: usize, stride: usize) -> usize {
 
 /// What applies `activation` to `x`, and what the result is called; the names that it takes end in `of`.
 fn activated(activation: Activation, x: &str, of: &str) -> Option<(String, String)> {
-    let logistic = |over: &str| {
-        format!(
-            "    %unit{of} = scalar.constant 1.0 : f32\n    %minus{of} = scalar.negf {x} : f32\n    %e{of} = scalar.expf %minus{of} : f32\n    \
-             %d{of} = scalar.addf %unit{of}, %e{of} : f32\n    %y{of} = scalar.divf {over}, %d{of} : f32\n"
-        )
-    };
     let steps = match activation {
         Activation::None => return Some((String::new(), x.to_owned())),
         Activation::Relu => {
@@ -560,9 +554,9 @@ fn activated(activation: Activation, x: &str, of: &str) -> Option<(String, Strin
                 "    %low{of} = scalar.cmpf ole, {x}, %nothing : f32\n    %y{of} = scf.select %low{of}, %nothing, {x} : f32\n"
             )
         }
-        Activation::Sigmoid => logistic(&format!("%unit{of}")),
+        Activation::Sigmoid => format!("    %y{of} = scalar.logisticf {x} : f32\n"),
         Activation::Tanh => format!("    %y{of} = scalar.tanhf {x} : f32\n"),
-        Activation::Silu => logistic(x),
+        Activation::Silu => format!("    %y{of} = scalar.siluf {x} : f32\n"),
         // The enum may grow.
         _ => return None,
     };

@@ -35,6 +35,9 @@ pub(crate) enum Arg {
 pub(crate) struct Steps {
     /// An op and its operands; those past [`Op::operands`] mean nothing.
     pub(crate) steps: Vec<(Op, [Arg; 3])>,
+    /// Which of them are quotients of f32 that a target may have a shorter way to, with the same bits: the divisor is from 1 to 2^31, the dividend
+    /// finite and not negative, and 0 or at least 2^-100 where the divisor is not 1; or one of them is not a number.
+    pub(crate) tame: Vec<usize>,
 }
 
 /// A value while steps are written.
@@ -94,6 +97,14 @@ impl Steps {
 
     fn div(&mut self, a: Value, b: Value) -> Value {
         self.binary(Binary::DivF, a, b)
+    }
+
+    /// `a / b`, of [`Self::tame`] if they are of 32 bits.
+    fn quotient(&mut self, a: Value, b: Value) -> Value {
+        if a.ty == F32 {
+            self.tame.push(self.steps.len());
+        }
+        self.div(a, b)
     }
 
     /// `a·b + c`, rounded once.
@@ -454,7 +465,8 @@ impl Steps {
                 let (e, sum) = p.decay(x);
                 let negative = p.lt(x, single(0.0));
                 let top = p.select(negative, e, single(1.0));
-                p.div(top, sum)
+                // From 1 to 2, and 1 where the exponential is tiny.
+                p.quotient(top, sum)
             }
             Unary::SiluF => p.silu(x),
             Unary::SoftplusF => {
@@ -581,7 +593,7 @@ impl Steps {
         let doubled = p.mul(single(2.0), bounded);
         let e = p.exp(doubled);
         let sum = p.add(e, single(1.0));
-        let ratio = p.div(single(2.0), sum);
+        let ratio = p.quotient(single(2.0), sum);
         let large = p.sub(single(1.0), ratio);
         let near = p.lt(a, single(0.625));
         let value = p.select(near, small, large);
@@ -956,6 +968,12 @@ impl Steps {
     /// The value for the bits of the inputs.
     #[cfg(test)]
     fn run(&self, inputs: &[u64]) -> u64 {
+        self.run_with(inputs, |a, b| a / b)
+    }
+
+    /// The same, tame quotients as `quotient` has them.
+    #[cfg(test)]
+    fn run_with(&self, inputs: &[u64], quotient: impl Fn(f32, f32) -> f32) -> u64 {
         let mut values: Vec<u64> = Vec::with_capacity(self.steps.len());
         for (op, args) in &self.steps {
             let operands = args.map(|arg| match arg {
@@ -963,7 +981,12 @@ impl Steps {
                 Arg::Step(at) => values[at],
                 Arg::Constant(bits) => bits,
             });
-            values.push(op.evaluate(operands));
+            values.push(if self.tame.contains(&values.len()) {
+                let [a, b, _] = operands.map(|bits| f32::from_bits(bits as u32));
+                u64::from(quotient(a, b).to_bits())
+            } else {
+                op.evaluate(operands)
+            });
         }
         values.last().copied().unwrap_or_default()
     }
@@ -1028,6 +1051,36 @@ mod tests {
             for x in sweep() {
                 let (found, expected) = (steps.run(&[u64::from(x)]), eval::unary(op, F32, u64::from(x)));
                 assert!(same(found, expected), "{op:?} of {}: {found:#x}, {expected:#x}", f32::from_bits(x));
+            }
+        }
+    }
+
+    /// Tame quotients are: from a reciprocal that is off by one of its units, as hardware's is, by multiply-adds without a test, come the bits
+    /// of a division, whatever the argument of the function.
+    #[test]
+    fn tame_quotients_need_no_test() {
+        use Unary::*;
+        for op in [LogisticF, TanhF] {
+            let steps = unary(op, F32).expect("it has steps");
+            assert!(!steps.tame.is_empty(), "{op:?}");
+            for off in [-1i32, 0, 1] {
+                let mended = |a: f32, b: f32| {
+                    let exact = (1.0 / f64::from(b)) as f32;
+                    // The one divisor of a binade for which the guess has to be exact: Markstein's exception.
+                    let is_right = b.is_nan() || b.to_bits() & 0x7f_ffff == 0x7f_ffff;
+                    let guess = f32::from_bits(exact.to_bits().wrapping_add_signed(if is_right { 0 } else { off }));
+                    let reciprocal = guess.mul_add((-b).mul_add(guess, 1.0), guess);
+                    let quotient = a * reciprocal;
+                    (-b).mul_add(quotient, a).mul_add(reciprocal, quotient)
+                };
+                // The usual range besides, densely.
+                let usual = (0..1u32 << 16).map(|at| (at as f32 / 1024.0 - 32.0).to_bits());
+                for x in sweep().chain(usual) {
+                    let (found, expected) =
+                        (steps.run_with(&[u64::from(x)], mended), eval::unary(op, F32, u64::from(x)));
+                    let of = f32::from_bits(x);
+                    assert!(same(found, expected), "{op:?} of {of}, off by {off}: {found:#x}, {expected:#x}");
+                }
             }
         }
     }

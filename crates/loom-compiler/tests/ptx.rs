@@ -391,7 +391,9 @@ fn every_kernel_of_the_corpus_is_emitted() {
                 };
                 emitted += 1;
                 assert!(image.target <= options.target && image.version <= options.version);
-                assert!(!image.text.contains(".ftz") && !image.text.contains(".approx"), "{name}");
+                // But for guesses of reciprocals, which are mended.
+                let exact = image.text.replace("rcp.approx.ftz.f32", "");
+                assert!(!exact.contains(".ftz") && !exact.contains(".approx"), "{name}");
                 assert!(image.text.is_ascii());
             }
         }
