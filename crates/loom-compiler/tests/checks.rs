@@ -162,6 +162,18 @@ fn the_first_parameter_varies_fastest() {
     assert_eq!(bound.iter().map(|sample| sample.ordinal).collect::<Vec<_>>(), [21, 22, 23, 30, 31, 32]);
     assert!(case.bound(&[("b".into(), int(8))]).unwrap_err().contains("it has: a, beta, seed, d"));
     assert!(case.bound(&[("beta".into(), int(5))]).unwrap_err().contains("does not take the value 5"));
+    assert!(case.bound(&[("beta".into(), int(i64::MAX))]).unwrap_err().contains("the value 9223372036854775807"));
+    // A number is the parameter's if it is so in the parameter's type: in f64, 3 · 0.1 is not 0.3.
+    for (ty, found) in [("f32", Some(3)), ("bf16", Some(3)), ("f64", None)] {
+        let text = format!(
+            "check.case @c {{\n  %a = check.param.range linear bounds(0.0 to 1.0) step(0.1) : {ty}\n  check.return\n}}\n"
+        );
+        let case = Module::parse("t", &text).unwrap().case("c", &BTreeMap::new()).unwrap();
+        let bound = case.bound(&[("a".into(), float(0.3))]);
+        assert_eq!(bound.as_ref().ok().map(|samples| samples[0].ordinal), found, "{ty}: {bound:?}");
+    }
+    let none = Module::parse("t", "check.case @c {\n  check.return\n}\n").unwrap().case("c", &BTreeMap::new()).unwrap();
+    assert!(none.bound(&[("a".into(), int(1))]).unwrap_err().ends_with("it has none"));
 }
 
 /// Each expectation, holding and not: what is said of the first element that is wrong.
