@@ -176,6 +176,32 @@ fn the_first_parameter_varies_fastest() {
     assert!(none.bound(&[("a".into(), int(1))]).unwrap_err().ends_with("it has none"));
 }
 
+/// What the bytes of a tensor stand for may be said in its type; how they lie is fixed.
+#[test]
+fn tensors_may_say_what_their_bytes_stand_for() {
+    let text = |ty: &str| {
+        format!(
+            "#block = #ggml.q4_0\n{SAXPY}check.case @c {{\n  %n = check.literal value(1) : index\n  %a = check.literal value(2.0) : f32\n  \
+             %b = check.generate.fill value(0) : {ty}\n  %x = check.tensor.view %b offset(0) : {ty} -> tensor<1xf32>\n  \
+             kernel.launch @saxpy[%n](%n, %a, %x, %b) : [index](index, f32, tensor<1xf32>, {ty})\n  \
+             check.expect.equal actual(%b) expected(%b) : {ty}\n  check.return\n}}\n"
+        )
+    };
+    for ty in ["tensor<18xi8, #ggml.q4_0>", "tensor<18xi8, #block>", "tensor<2x2xi32, #dense>"] {
+        let verdicts = samples(&text(ty), "c");
+        assert_eq!(verdicts[0].status, Status::Passed, "{ty}: {:?}", verdicts[0].message);
+    }
+    for (ty, says) in [
+        ("tensor<18xi8, #strange>", "expected a layout: `#dense`"),
+        ("tensor<18xi8, %n>", "is not a layout"),
+        ("tensor<18xi8, 4>", "expected a layout"),
+    ] {
+        let module = Module::with_cases("t", &text(ty), &[]).unwrap();
+        let refused = module.case("c", &BTreeMap::new()).unwrap_err().to_string();
+        assert!(refused.contains(says), "{ty}: {refused}");
+    }
+}
+
 /// Each expectation, holding and not: what is said of the first element that is wrong.
 #[test]
 fn expectations_fail_in_words() {

@@ -221,7 +221,7 @@ impl<'m> Builder<'m> {
     }
 
     /// The layout behind the comma of a view type.
-    fn layout(&mut self, reader: &mut Reader<'m>, rank: usize) -> Built<Layout> {
+    pub(super) fn layout(&mut self, reader: &mut Reader<'m>, rank: usize) -> Built<Layout> {
         if reader.peek() == Some(Kind::Hash) {
             let span = reader.here();
             return self.record(reader)?.view_layout(span);
