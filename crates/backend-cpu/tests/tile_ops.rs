@@ -352,6 +352,50 @@ fn masked_lanes_may_lie_outside_their_view() {
     assert_eq!(i32s(on(&x, "i32", &ops, "i32", 6)), [-1; 6]);
 }
 
+/// A step past the end of the numbers ends a loop, however its counter is kept: one for all items, a line, or one each.
+#[test]
+fn loops_end_where_numbers_end() {
+    const MAX: i64 = i64::MAX;
+    let counted = "%none = scalar.constant 0 : i64\n%unit = scalar.constant 1 : i64\n\
+                   %s = scf.for %k = [%low to %high step %step](%n = %none : i64) -> (i64) {\n\
+                   %m = scalar.addi %n, %unit : i64\nscf.yield %m : i64\n}\n%r = vector.splat %s : vector<1xi64>";
+    let bounds = [
+        (MAX - 1, MAX, 2),
+        (MAX - 5, MAX, 3),
+        (MAX - 40, MAX - 1, 30),
+        (i64::MIN, MAX, MAX),
+        (i64::MIN, MAX, 1 << 62),
+        (i64::MIN, i64::MIN + 4, 2),
+        (0, MAX, MAX),
+        (MAX, MAX, 1),
+        (5, -5, 1),
+        (0, 10, MAX),
+    ];
+    for (low, high, step) in bounds {
+        let turns = if low < high { ((high as i128 - low as i128) as u128).div_ceil(step as u128) as i64 } else { 0 };
+        let x: Vec<u8> = [low, high, step].iter().flat_map(|bound| bound.to_le_bytes()).collect();
+        let given = |name: &str, at: usize| {
+            format!(
+                "%{name}6 = vector.extract %x[{at}] : vector<3xi64> -> i64\n%{name} = index.cast %{name}6 : i64 to index\n"
+            )
+        };
+        let written = |name: &str, bound: i64| format!("%{name} = index.constant {bound} : index\n");
+        // Away from the end of the numbers that is near.
+        let op = if low > 0 { "sub" } else { "add" };
+        let lines = written("from", low) + &format!("%low = index.{op} %from, %i : index\n");
+        for head in [
+            given("low", 0) + &given("high", 1) + &given("step", 2),
+            written("low", low) + &written("high", high) + &written("step", step),
+            lines.clone() + &written("high", high) + &written("step", step),
+            lines + &given("high", 1) + &written("step", step),
+            written("low", low) + &given("high", 1) + &written("step", step),
+        ] {
+            let found = on(&x, "i64", &(head.clone() + counted), "i64", 1);
+            assert_eq!(i64::from_le_bytes(found.try_into().unwrap()), turns, "{low} to {high} by {step}:\n{head}");
+        }
+    }
+}
+
 #[test]
 fn vectors_at_any_byte() {
     let x: Vec<u8> = (0..12).collect();

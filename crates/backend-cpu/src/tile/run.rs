@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::ptr;
 
 use loom_compiler::launch::Geometry;
-use loom_compiler::ops::Binary;
+use loom_compiler::ops::{Binary, IntPredicate};
 use loom_compiler::tile::{
     Affine, Block, Buffer, Builtin, Condition, CpuImage, Inst, Op, Program, Reg, ScalarInst, Shape, SiteId, Slot,
     Source, Target, Term,
@@ -569,7 +569,7 @@ impl Run<'_> {
                             }
                         }
                     }
-                    Inst::Loop { head, condition, body, site } => {
+                    Inst::Loop { head, condition, last, body, site } => {
                         let depth = self.depth;
                         let mut exec = exec;
                         loop {
@@ -582,7 +582,21 @@ impl Run<'_> {
                             }
                             self.step(*site)?;
                             self.depth = depth + 2;
+                            let stay = match last {
+                                Some((counter, last)) if self.may_pass(*counter, *last) => {
+                                    let (value, limit) = (*counter, *last);
+                                    let stays = Condition::Compare { predicate: IntPredicate::Sle, value, limit };
+                                    let stay = self.split(stays, exec, false).0;
+                                    self.depth = depth + 4;
+                                    stay
+                                }
+                                _ => exec,
+                            };
                             self.block(*body, exec)?;
+                            exec = stay;
+                            if exec.is_empty() {
+                                break;
+                            }
                         }
                         self.depth = depth;
                     }

@@ -6,7 +6,7 @@
 use std::ptr;
 
 use loom_compiler::ops::IntPredicate;
-use loom_compiler::tile::Condition;
+use loom_compiler::tile::{Affine, Condition, Slot};
 use loom_compiler::types::ScalarType;
 
 use super::super::memory::Bytes;
@@ -23,6 +23,15 @@ impl Run<'_> {
         mask.reserve(self.program.capacity as usize);
         self.depth += 1;
         mask.as_mut_ptr()
+    }
+
+    /// Whether some item of a tile could have a counter past `last`; below the least number, all begin anew from the most.
+    pub(super) fn may_pass(&self, counter: Affine, last: Slot) -> bool {
+        let line = self.numbers(counter);
+        let most = i128::from(self.program.capacity);
+        let [l, g] = [line.l, line.g].map(|factor| i128::from(factor.unsigned_abs()) * most);
+        let base = i128::from(line.base);
+        base + l + g > i128::from(self.slot(last) as i64) || base - l - g < i128::from(i64::MIN)
     }
 
     /// The active items that satisfy `condition`, and, if `both`, those that do not.
