@@ -572,6 +572,7 @@ impl Run<'_> {
                     Inst::Loop { head, condition, last, body, site } => {
                         let depth = self.depth;
                         let mut exec = exec;
+                        let far = last.map(|(counter, last)| self.far_from_ends(counter, last));
                         loop {
                             self.block(*head, exec)?;
                             // Each turn may use the mask of the turn before: it is read before it is written.
@@ -582,16 +583,15 @@ impl Run<'_> {
                             }
                             self.step(*site)?;
                             self.depth = depth + 2;
-                            let stay = match last {
-                                Some((counter, last)) if self.may_pass(*counter, *last) => {
-                                    let (value, limit) = (*counter, *last);
+                            let mut stay = exec;
+                            if let (Some((value, limit)), Some((least, most))) = (*last, far) {
+                                let base = self.slot(value.base) as i64;
+                                if base < least || base > most {
                                     let stays = Condition::Compare { predicate: IntPredicate::Sle, value, limit };
-                                    let stay = self.split(stays, exec, false).0;
+                                    stay = self.split(stays, exec, false).0;
                                     self.depth = depth + 4;
-                                    stay
                                 }
-                                _ => exec,
-                            };
+                            }
                             self.block(*body, exec)?;
                             exec = stay;
                             if exec.is_empty() {

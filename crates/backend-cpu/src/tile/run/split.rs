@@ -25,13 +25,15 @@ impl Run<'_> {
         mask.as_mut_ptr()
     }
 
-    /// Whether some item of a tile could have a counter past `last`; below the least number, all begin anew from the most.
-    pub(super) fn may_pass(&self, counter: Affine, last: Slot) -> bool {
-        let line = self.numbers(counter);
-        let most = i128::from(self.program.capacity);
-        let [l, g] = [line.l, line.g].map(|factor| i128::from(factor.unsigned_abs()) * most);
-        let base = i128::from(line.base);
-        base + l + g > i128::from(self.slot(last) as i64) || base - l - g < i128::from(i64::MIN)
+    /// From where to where the base of `counter` may be without any item of a tile past `last`, or below the least number, where
+    /// numbers begin anew from the most: nowhere, if the first is above the second.
+    pub(super) fn far_from_ends(&self, counter: Affine, last: Slot) -> (i64, i64) {
+        // There are no more items to a segment, nor segments, than to a tile.
+        let capacity = i128::from(self.program.capacity);
+        let reach = |factor: Slot| i128::from((self.slot(factor) as i64).unsigned_abs()) * capacity;
+        let reach = reach(counter.l) + reach(counter.g);
+        let (least, most) = (i128::from(i64::MIN) + reach, i128::from(self.slot(last) as i64) - reach);
+        if least > most { (1, 0) } else { (least as i64, most as i64) }
     }
 
     /// The active items that satisfy `condition`, and, if `both`, those that do not.
