@@ -311,6 +311,91 @@ fn lanes_anywhere_in_memory() {
     assert_eq!(i32s(on(&x, "i32", &ops, "i32", 2)), [10, 14]);
 }
 
+/// A lane that is off touches no memory, so that neither the lanes nor where the first one lies need be inside the view.
+#[test]
+fn masked_lanes_may_lie_outside_their_view() {
+    let x = le32(&[10, 11, 12, 13]);
+    let mask = |lo: i64, hi: i64| {
+        format!(
+            "%lo = index.constant {lo} : index\n%hi = index.constant {hi} : index\n%st = index.constant 1 : index\n\
+             %m = vector.mask.range [%lo to %hi step %st] : index -> vector<6xi1>\n%p = vector.constant -1 : vector<6xi32>\n"
+        )
+    };
+    let load = "%r = vector.load.mask %in[AT], %m, %p : view<4xi32>, vector<6xi1>, vector<6xi32>";
+    let ops = mask(0, 4) + &load.replace("AT", "0");
+    assert_eq!(i32s(on(&x, "i32", &ops, "i32", 6)), [10, 11, 12, 13, -1, -1]);
+    // The two before the view are off, as around an edge.
+    let ends = mask(0, 6)
+        + "%two = index.constant 2 : index\n%n0 = vector.mask.range [%lo to %two step %st] : index -> vector<6xi1>\n\
+                             %m0 = vector.xori %m, %n0 : vector<6xi1>\n";
+    let ops = ends.clone() + &load.replace("AT", "-2").replace("%m", "%m0");
+    assert_eq!(i32s(on(&x, "i32", &ops, "i32", 6)), [-1, -1, 10, 11, 12, 13]);
+    let ops = mask(0, 0) + &load.replace("AT", "9");
+    assert_eq!(i32s(on(&x, "i32", &ops, "i32", 6)), [-1; 6]);
+    let read = "\n%r = vector.load %in[0] : view<4xi32> -> vector<4xi32>";
+    let store = "vector.store.mask %p, %in[AT], %m : vector<6xi32>, view<4xi32>, vector<6xi1>";
+    let ops = mask(0, 2) + &store.replace("AT", "2") + read;
+    assert_eq!(i32s(on(&x, "i32", &ops, "i32", 4)), [10, 11, -1, -1]);
+    let ops = ends + &store.replace("AT", "-2").replace("%m", "%m0") + read;
+    assert_eq!(i32s(on(&x, "i32", &ops, "i32", 4)), [-1; 4]);
+    // Nor need the place that offsets are counted from.
+    let offsets = "%o0 = index.constant 5 : index\n%o1 = index.constant 7 : index\n\
+                   %idx = vector.from_elements %o0, %o1 : vector<2xindex>\n";
+    let ops = format!("{offsets}%r = vector.gather %in[-4][%idx] : view<4xi32>, vector<2xindex> -> vector<2xi32>");
+    assert_eq!(i32s(on(&x, "i32", &ops, "i32", 2)), [11, 13]);
+    let ops = format!(
+        "{offsets}%v = vector.constant 5 : vector<2xi32>\n\
+         vector.atomic.reduce<addi> %v, %in[-4][%idx] {{ordering = relaxed, scope = device}} : vector<2xi32>, view<4xi32>, vector<2xindex>{read}"
+    );
+    assert_eq!(i32s(on(&x, "i32", &ops, "i32", 4)), [10, 16, 12, 18]);
+    let ops = mask(0, 0) + &load.replace("load.mask", "load.expand").replace("AT", "4");
+    assert_eq!(i32s(on(&x, "i32", &ops, "i32", 6)), [-1; 6]);
+}
+
+/// A step past the end of the numbers ends a loop, however its counter is kept: one for all items, a line, or one each.
+#[test]
+fn loops_end_where_numbers_end() {
+    const MAX: i64 = i64::MAX;
+    let counted = "%none = scalar.constant 0 : i64\n%unit = scalar.constant 1 : i64\n\
+                   %s = scf.for %k = [%low to %high step %step](%n = %none : i64) -> (i64) {\n\
+                   %m = scalar.addi %n, %unit : i64\nscf.yield %m : i64\n}\n%r = vector.splat %s : vector<1xi64>";
+    let bounds = [
+        (MAX - 1, MAX, 2),
+        (MAX - 5, MAX, 3),
+        (MAX - 40, MAX - 1, 30),
+        (i64::MIN, MAX, MAX),
+        (i64::MIN, MAX, 1 << 62),
+        (i64::MIN, i64::MIN + 4, 2),
+        (0, MAX, MAX),
+        (MAX, MAX, 1),
+        (5, -5, 1),
+        (0, 10, MAX),
+    ];
+    for (low, high, step) in bounds {
+        let turns = if low < high { ((high as i128 - low as i128) as u128).div_ceil(step as u128) as i64 } else { 0 };
+        let x: Vec<u8> = [low, high, step].iter().flat_map(|bound| bound.to_le_bytes()).collect();
+        let given = |name: &str, at: usize| {
+            format!(
+                "%{name}6 = vector.extract %x[{at}] : vector<3xi64> -> i64\n%{name} = index.cast %{name}6 : i64 to index\n"
+            )
+        };
+        let written = |name: &str, bound: i64| format!("%{name} = index.constant {bound} : index\n");
+        // Away from the end of the numbers that is near.
+        let op = if low > 0 { "sub" } else { "add" };
+        let lines = written("from", low) + &format!("%low = index.{op} %from, %i : index\n");
+        for head in [
+            given("low", 0) + &given("high", 1) + &given("step", 2),
+            written("low", low) + &written("high", high) + &written("step", step),
+            lines.clone() + &written("high", high) + &written("step", step),
+            lines + &given("high", 1) + &written("step", step),
+            written("low", low) + &given("high", 1) + &written("step", step),
+        ] {
+            let found = on(&x, "i64", &(head.clone() + counted), "i64", 1);
+            assert_eq!(i64::from_le_bytes(found.try_into().unwrap()), turns, "{low} to {high} by {step}:\n{head}");
+        }
+    }
+}
+
 #[test]
 fn vectors_at_any_byte() {
     let x: Vec<u8> = (0..12).collect();

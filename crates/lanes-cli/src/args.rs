@@ -254,7 +254,7 @@ pub enum Against {
 }
 
 /// A parser of whole numbers from `least` to `most`.
-fn whole<T>(least: T, most: T) -> impl Fn(&str) -> Result<T, String> + Clone
+pub fn whole<T>(least: T, most: T) -> impl Fn(&str) -> Result<T, String> + Clone
 where
     T: Copy + PartialOrd + std::fmt::Display + std::str::FromStr,
 {

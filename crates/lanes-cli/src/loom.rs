@@ -113,8 +113,12 @@ pub fn run(words: &[OsString]) -> CliResult {
 
 /// What is wrong with a file.
 enum Wrong {
-    /// It cannot be read, or written.
+    /// It cannot be read, or is not where it can be written.
     File(String),
+    /// It could not be written though nothing is wrong with its place: a disk is full.
+    Written(String),
+    /// It is no text, from here on.
+    Bytes { name: String, line: usize, column: usize, message: String },
     /// Its text.
     Text(Diagnostics),
 }
@@ -123,7 +127,8 @@ impl Wrong {
     /// Says it on stderr.
     fn say(&self) {
         match self {
-            Self::File(why) => say::aside(why),
+            Self::File(why) | Self::Written(why) => say::aside(why),
+            Self::Bytes { name, line, column, message } => say::aside(&format!("{name}:{line}:{column}: {message}")),
             // Line by line, since a line feed inside a line of the text would be spelt out.
             Self::Text(errors) => errors.to_string().lines().for_each(|line| {
                 let _ = writeln!(io::stderr(), "{}", say::plain(line));
@@ -134,7 +139,8 @@ impl Wrong {
     /// As the contract has it; what concerns no line is on line 0.
     fn json(&self) -> Value {
         match self {
-            Self::File(why) => json!([{"line": 0, "column": 0, "message": why}]),
+            Self::File(why) | Self::Written(why) => json!([{"line": 0, "column": 0, "message": why}]),
+            Self::Bytes { line, column, message, .. } => json!([{"line": line, "column": column, "message": message}]),
             Self::Text(errors) => errors
                 .items
                 .iter()
@@ -185,8 +191,25 @@ fn read(path: &Path) -> Result<String, Wrong> {
     }
     String::from_utf8(bytes).map_err(|why| {
         let at = why.utf8_error().valid_up_to();
-        wrong(&format!("byte {at} is not UTF-8; a Loom text is UTF-8"))
+        let (before, byte) = (String::from_utf8_lossy(&why.as_bytes()[..at]), why.as_bytes()[at]);
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        Wrong::Bytes {
+            name: name_of(path),
+            line: 1 + before.matches('\n').count(),
+            column: 1 + line.chars().count(),
+            message: format!("byte {at}, {byte:#04x}, is not UTF-8; a Loom text is UTF-8"),
+        }
     })
+}
+
+/// A file that was not written: its place is wrong, or what happened there.
+fn unwritten(why: &io::Error, said: String) -> CliError {
+    use io::ErrorKind::*;
+    match why.kind() {
+        NotFound | PermissionDenied | IsADirectory | NotADirectory | InvalidInput | InvalidFilename
+        | ReadOnlyFilesystem => CliError::usage(said),
+        _ => CliError::failed(said),
+    }
 }
 
 /// The error that ends a command in which `wrong` of `all` files were wrong.
@@ -232,7 +255,7 @@ fn check(args: &CheckArgs) -> CliResult {
 }
 
 fn fmt(args: &FmtArgs) -> CliResult {
-    let (mut wrong, mut differ) = (0, 0);
+    let (mut wrong, mut unwritten, mut differ) = (0, 0, 0);
     let files = distinct(&args.files);
     for path in &files {
         match format_one(path, args.check) {
@@ -242,14 +265,17 @@ fn fmt(args: &FmtArgs) -> CliResult {
                 say::line(&line)?;
             }
             Err(why) => {
-                wrong += 1;
+                *(if matches!(why, Wrong::Written(_)) { &mut unwritten } else { &mut wrong }) += 1;
                 why.say();
             }
         }
     }
     ended("fmt", wrong, files.len())?;
+    let all = say::count(files.len(), "file");
+    if unwritten > 0 {
+        return Err(CliError::failed(format!("loom fmt: {unwritten} of {all} not written")));
+    }
     if args.check && differ > 0 {
-        let all = say::count(files.len(), "file");
         return Err(CliError::failed(format!("loom fmt --check: {differ} of {all} not formatted")));
     }
     Ok(())
@@ -269,7 +295,7 @@ fn format_one(path: &Path, only_check: bool) -> Result<Option<String>, Wrong> {
         let done = io::stdout().lock().write_all(formatted.as_bytes());
         return match done {
             Err(why) if why.kind() != io::ErrorKind::BrokenPipe => {
-                Err(Wrong::File(format!("writing to stdout: {why}")))
+                Err(Wrong::Written(format!("writing to stdout: {why}")))
             }
             _ => Ok(None),
         };
@@ -278,7 +304,10 @@ fn format_one(path: &Path, only_check: bool) -> Result<Option<String>, Wrong> {
         return Ok(None);
     }
     if !only_check {
-        replace(path, &formatted).map_err(|why| Wrong::File(format!("{name}: {why}")))?;
+        replace(path, &formatted).map_err(|why| match unwritten(&why, format!("{name}: {why}")) {
+            CliError::Failed(said) => Wrong::Written(said),
+            wrong => Wrong::File(wrong.to_string()),
+        })?;
     }
     Ok(Some(name))
 }
@@ -374,8 +403,19 @@ fn compile(args: &CompileArgs) -> CliResult {
             return Err(CliError::usage(format!("--config {key}={value}: `{key}` is bound twice")));
         }
     }
+    if let Some(out) = &args.out {
+        let found = |path: &Path| fs::canonicalize(path).ok().filter(|_| !is_stdin(path));
+        if let Some(file) = args.files.iter().find(|file| found(file).is_some_and(|file| found(out) == Some(file))) {
+            let out = out.display();
+            return Err(CliError::usage(format!(
+                "-o {out}: it is the text {}; another file is accepted",
+                file.display()
+            )));
+        }
+    }
     let refused = |name: &str, why: Wrong| match why {
-        Wrong::File(why) => CliError::usage(why),
+        Wrong::File(why) | Wrong::Written(why) => CliError::usage(why),
+        Wrong::Bytes { name, line, column, message } => CliError::usage(format!("{name}:{line}:{column}: {message}")),
         Wrong::Text(_) => {
             why.say();
             CliError::usage(format!("loom compile: kernel `{}` of {name} does not compile", args.kernel))
@@ -399,7 +439,7 @@ fn compile(args: &CompileArgs) -> CliResult {
     let geometry = geometry(&image.name, &image.launch, &args.launch)?;
     let (layout, bytes) = (&image.layout, &image.bytes);
     if let Some(path) = &args.out {
-        whole(path, bytes, None).map_err(|why| CliError::usage(format!("-o {}: {why}", path.display())))?;
+        whole(path, bytes, None).map_err(|why| unwritten(&why, format!("-o {}: {why}", path.display())))?;
     }
     if args.json {
         let mut object = json!({
@@ -441,12 +481,17 @@ fn geometry(kernel: &str, launch: &LaunchProgram, given: &[String]) -> CliResult
     if given.is_empty() && !workload.is_empty() {
         return Ok(None);
     }
+    // `--launch ""` is how a script says that there are none.
+    let given = if workload.is_empty() && given.iter().all(String::is_empty) { &[] } else { given };
     let wrong = |why: String| CliError::usage(format!("--launch {}: {why}", given.join(",")));
     if given.len() != workload.len() {
         let names: Vec<&str> = workload.iter().map(|parameter| parameter.name.as_str()).collect();
-        let (found, accepted) = (given.len(), workload.len());
-        let names = names.join(", ");
-        return Err(wrong(format!("{found} workload arguments; `{kernel}` has {accepted}: {names}")));
+        let found = say::count(given.len(), "workload argument");
+        let accepted = match &names[..] {
+            [] => "none".to_owned(),
+            names => format!("{}: {}", names.len(), names.join(", ")),
+        };
+        return Err(wrong(format!("{found}; `{kernel}` has {accepted}")));
     }
     let slots: Result<Vec<u64>, String> = workload
         .iter()

@@ -9,6 +9,9 @@ use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// What a file of the format begins with.
+const MAGIC: [u8; 6] = *b"\x93NUMPY";
+
 /// An array as it lies in the file, in C order and little-endian.
 #[derive(Debug, PartialEq)]
 pub struct Array {
@@ -229,6 +232,19 @@ pub fn probe(path: &Path) -> CliResult {
     made.map_err(|why| CliError::file(path, format!("cannot be written: {why}")))
 }
 
+/// Whether an array may take the place of what is at `path`: nothing, an empty file or another array.
+pub fn replaceable(path: &Path) -> bool {
+    match path.metadata() {
+        Ok(seen) if seen.is_file() => {
+            let mut head = Vec::new();
+            let read = File::open(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut head));
+            read.is_ok() && (head.is_empty() || head == MAGIC)
+        }
+        Ok(_) => false,
+        Err(_) => true,
+    }
+}
+
 /// Writes an array whole, under another name first: a full disk leaves what was there before, and of several writers the
 /// last to finish has its array there.
 pub fn write(path: &Path, dtype: DType, shape: &[usize], bytes: &[u8]) -> CliResult {
@@ -261,7 +277,7 @@ fn header_of(descriptor: &str, shape: &[usize]) -> Vec<u8> {
     let padding = 63 - (10 + text.len()) % 64;
     text.extend(std::iter::repeat_n(' ', padding));
     text.push('\n');
-    let mut header = b"\x93NUMPY\x01\x00".to_vec();
+    let mut header = [&MAGIC[..], &[1, 0]].concat();
     header.extend_from_slice(&(text.len() as u16).to_le_bytes());
     header.extend_from_slice(text.as_bytes());
     header

@@ -364,7 +364,15 @@ impl Steps {
                 let r = p.mul(rest, double(TAU));
                 let quarter = p.convert(Convert::FToSi, quarter, I32);
                 let (sin, cos) = p.circle(quarter, r);
-                p.narrowed(if op == Unary::SinTurnsF { sin } else { cos })
+                if op == Unary::SinTurnsF {
+                    let value = p.narrowed(sin);
+                    let (none, zero) = (p.eq(value, single(0.0)), p.copysign(single(0.0), x));
+                    p.select(none, zero, value)
+                } else {
+                    // -0 becomes 0.
+                    let value = p.add(cos, double(0.0));
+                    p.narrowed(value)
+                }
             }
             Unary::AsinF | Unary::AcosF => {
                 let wide = p.widened(x);

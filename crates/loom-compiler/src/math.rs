@@ -557,28 +557,53 @@ fn quarter_turns(x: f64) -> (i64, f64) {
     (quarter as i64 & 3, (fraction - quarter * 0.25) * std::f64::consts::TAU)
 }
 
-/// sin(2 pi x), exact at multiples of a quarter.
+/// sin(2 pi x), exact at multiples of a quarter; a zero has the sign of x.
 #[inline(always)]
 pub fn sinturns_f64(x: f64) -> f64 {
     let (quarter, r) = quarter_turns(x);
-    match quarter {
+    let sine = match quarter {
         0 => r.sin(),
         1 => r.cos(),
         2 => -r.sin(),
         _ => -r.cos(),
-    }
+    };
+    if sine == 0.0 { 0f64.copysign(x) } else { sine }
 }
 
-/// cos(2 pi x), exact at multiples of a quarter.
+/// cos(2 pi x), exact at multiples of a quarter; a zero is +0.
 #[inline(always)]
 pub fn costurns_f64(x: f64) -> f64 {
     let (quarter, r) = quarter_turns(x);
-    match quarter {
+    let cosine = match quarter {
         0 => r.cos(),
         1 => -r.sin(),
         2 => -r.cos(),
         _ => r.sin(),
-    }
+    };
+    cosine + 0.0
+}
+
+/// Past this, sqrt(x² ± 1) is x in f64, and 2x may be no number.
+const ROOT_IS_ALL: f64 = (1u64 << 28) as f64;
+
+/// arsinh x in f64, to about 1e-15 relative.
+pub fn asinh_f64(x: f64) -> f64 {
+    let a = x.abs();
+    let r = if a > ROOT_IS_ALL { a.ln() + LN_2 } else { (a + a * a / (1.0 + (a * a + 1.0).sqrt())).ln_1p() };
+    r.copysign(x)
+}
+
+/// arcosh x in f64, to about 1e-15 relative.
+pub fn acosh_f64(x: f64) -> f64 {
+    let t = x - 1.0; // negative below 1, and then the root is NaN
+    if x > ROOT_IS_ALL { x.ln() + LN_2 } else { (t + t.sqrt() * (t + 2.0).sqrt()).ln_1p() }
+}
+
+/// artanh x in f64, to about 1e-15 relative.
+pub fn atanh_f64(x: f64) -> f64 {
+    // Of the magnitude: near -1 the quotient loses what is left.
+    let a = x.abs();
+    (0.5 * (2.0 * a / (1.0 - a)).ln_1p()).copysign(x)
 }
 
 /// The error function in f64, to about 1e-15 absolute: its Maclaurin series, or the complement.

@@ -202,7 +202,7 @@ impl Module {
             _ => {
                 if builder.diagnostics.items.is_empty() {
                     let message = if found.is_empty() {
-                        format!("no kernel `{kernel}` in this text; it has: {}", self.kernels().join(", "))
+                        format!("no kernel `{kernel}` in this text; {}", it_has(&self.kernels()))
                     } else {
                         let symbols = found.iter().filter_map(|op| self.symbol_of(op));
                         let symbols: Vec<String> = symbols.map(|(symbol, _)| format!("@{symbol}")).collect();
@@ -244,7 +244,7 @@ impl Module {
             _ => {
                 if builder.diagnostics.items.is_empty() {
                     let legal: Vec<String> = self.cases().into_iter().map(|case| case.name).collect();
-                    let message = format!("no case `{name}` in this text; it has: {}", legal.join(", "));
+                    let message = format!("no case `{name}` in this text; {}", it_has(&legal));
                     builder.diagnostics.push(&self.source, Span::default(), message);
                 }
                 Err(builder.diagnostics)
@@ -539,4 +539,10 @@ impl Module {
             _ => None,
         })
     }
+}
+
+/// What could have been named instead.
+pub(crate) fn it_has<S: AsRef<str>>(names: &[S]) -> String {
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    if names.is_empty() { "it has none".to_owned() } else { format!("it has: {}", names.join(", ")) }
 }

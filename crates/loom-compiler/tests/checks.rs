@@ -162,6 +162,44 @@ fn the_first_parameter_varies_fastest() {
     assert_eq!(bound.iter().map(|sample| sample.ordinal).collect::<Vec<_>>(), [21, 22, 23, 30, 31, 32]);
     assert!(case.bound(&[("b".into(), int(8))]).unwrap_err().contains("it has: a, beta, seed, d"));
     assert!(case.bound(&[("beta".into(), int(5))]).unwrap_err().contains("does not take the value 5"));
+    assert!(case.bound(&[("beta".into(), int(i64::MAX))]).unwrap_err().contains("the value 9223372036854775807"));
+    // A number is the parameter's if it is so in the parameter's type: in f64, 3 · 0.1 is not 0.3.
+    for (ty, found) in [("f32", Some(3)), ("bf16", Some(3)), ("f64", None)] {
+        let text = format!(
+            "check.case @c {{\n  %a = check.param.range linear bounds(0.0 to 1.0) step(0.1) : {ty}\n  check.return\n}}\n"
+        );
+        let case = Module::parse("t", &text).unwrap().case("c", &BTreeMap::new()).unwrap();
+        let bound = case.bound(&[("a".into(), float(0.3))]);
+        assert_eq!(bound.as_ref().ok().map(|samples| samples[0].ordinal), found, "{ty}: {bound:?}");
+    }
+    let none = Module::parse("t", "check.case @c {\n  check.return\n}\n").unwrap().case("c", &BTreeMap::new()).unwrap();
+    assert!(none.bound(&[("a".into(), int(1))]).unwrap_err().ends_with("it has none"));
+}
+
+/// What the bytes of a tensor stand for may be said in its type; how they lie is fixed.
+#[test]
+fn tensors_may_say_what_their_bytes_stand_for() {
+    let text = |ty: &str| {
+        format!(
+            "#block = #ggml.q4_0\n{SAXPY}check.case @c {{\n  %n = check.literal value(1) : index\n  %a = check.literal value(2.0) : f32\n  \
+             %b = check.generate.fill value(0) : {ty}\n  %x = check.tensor.view %b offset(0) : {ty} -> tensor<1xf32>\n  \
+             kernel.launch @saxpy[%n](%n, %a, %x, %b) : [index](index, f32, tensor<1xf32>, {ty})\n  \
+             check.expect.equal actual(%b) expected(%b) : {ty}\n  check.return\n}}\n"
+        )
+    };
+    for ty in ["tensor<18xi8, #ggml.q4_0>", "tensor<18xi8, #block>", "tensor<2x2xi32, #dense>"] {
+        let verdicts = samples(&text(ty), "c");
+        assert_eq!(verdicts[0].status, Status::Passed, "{ty}: {:?}", verdicts[0].message);
+    }
+    for (ty, says) in [
+        ("tensor<18xi8, #strange>", "expected a layout: `#dense`"),
+        ("tensor<18xi8, %n>", "is not a layout"),
+        ("tensor<18xi8, 4>", "expected a layout"),
+    ] {
+        let module = Module::with_cases("t", &text(ty), &[]).unwrap();
+        let refused = module.case("c", &BTreeMap::new()).unwrap_err().to_string();
+        assert!(refused.contains(says), "{ty}: {refused}");
+    }
 }
 
 /// Each expectation, holding and not: what is said of the first element that is wrong.

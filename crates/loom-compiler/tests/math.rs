@@ -280,4 +280,49 @@ fn turns_are_exact_at_quarters() {
         assert_eq!(math::costurns(x), cosine, "cos of {x} turns");
     }
     assert!(ulps(math::sinturns(0.1), 0.587_785_252_292_473_1) < 0.6 + 1.0, "0.1 is rounded");
+    // IEEE 754-2019, 9.2.1: sinPi(n) has the sign of n, and cosPi(n + 1/2) is +0.
+    for at in -8..=8i32 {
+        let (half, odd) = (at as f32 * 0.5, at as f32 * 0.5 + 0.25);
+        let zero = if at < 0 { -0.0f32 } else { 0.0 };
+        assert_eq!(math::sinturns(half).to_bits(), zero.to_bits(), "sin of {half} turns");
+        assert_eq!(math::costurns(odd).to_bits(), 0, "cos of {odd} turns");
+    }
+    assert_eq!(math::sinturns(-0.0).to_bits(), (-0.0f32).to_bits());
+}
+
+/// Where the textbook's formula overflows, or takes nearly all away: by the logarithms and the roots that they come to there.
+#[test]
+fn inverse_hyperbolic_functions_of_f64_at_their_ends() {
+    use std::f64::consts::LN_2;
+    let near = |found: f64, expected: f64| {
+        assert!((found - expected).abs() <= 4e-16 * expected.abs(), "{found:e}, {expected:e}");
+    };
+    // The largest number is 2^1024 (1 - 2^-53); twice it is 2^1025.
+    near(math::asinh_f64(f64::MAX), 1025.0 * LN_2);
+    near(math::asinh_f64(-f64::MAX), -1025.0 * LN_2);
+    near(math::acosh_f64(f64::MAX), 1025.0 * LN_2);
+    near(math::asinh_f64(1e-300), 1e-300);
+    near(math::asinh_f64(-1e-9), -1e-9);
+    // arcosh(1 + t) is sqrt(2t) (1 - t/12 + ..).
+    near(math::acosh_f64(1.0 + 2f64.powi(-51)), 2f64.powi(-25));
+    near(math::acosh_f64(1.0 + 2f64.powi(-31)), 2f64.powi(-15) * (1.0 - 2f64.powi(-31) / 12.0));
+    // (1 + x) / (1 - x) with x = 1 - 2^-53 is 2^54 - 1.
+    near(math::atanh_f64(1.0 - 2f64.powi(-53)), 27.0 * LN_2);
+    near(math::atanh_f64(2f64.powi(-53) - 1.0), -27.0 * LN_2);
+    near(math::atanh_f64(-0.9375), -0.5 * 31f64.ln());
+    near(math::atanh_f64(-1e-300), -1e-300);
+    for (found, expected) in [
+        (math::atanh_f64(1.0), f64::INFINITY),
+        (math::atanh_f64(-1.0), f64::NEG_INFINITY),
+        (math::asinh_f64(f64::NEG_INFINITY), f64::NEG_INFINITY),
+        (math::acosh_f64(f64::INFINITY), f64::INFINITY),
+        (math::acosh_f64(1.0), 0.0),
+        (math::asinh_f64(-0.0), -0.0),
+        (math::atanh_f64(-0.0), -0.0),
+    ] {
+        assert_eq!(found.to_bits(), expected.to_bits(), "{found:e}, {expected:e}");
+    }
+    for nan in [math::atanh_f64(1.5), math::atanh_f64(f64::INFINITY), math::acosh_f64(0.5), math::asinh_f64(f64::NAN)] {
+        assert!(nan.is_nan());
+    }
 }

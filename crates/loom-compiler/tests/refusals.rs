@@ -168,6 +168,8 @@ fn vectors() {
     ops("%y = vector.iota %t step %t : vector<4xi1>", "vector", "has lanes of numbers");
     body("%n: index", &format!("{F}%y = vector.splat %f : vector<[%n]xf32>"), "vector", "must be constant");
     ops("%y = vector.splat %f : vector<4xq32>", "q32", "expected an element type");
+    ops("%y = vector.splat %f : vector<-4xf32>", "-4", "an extent, found `-4`; legal: index");
+    ops("%y = vector.splat %f : vector<>", ">", "an extent, found `>`");
     ops("%y = vector.splat %f : vector<99999999999999999999xf32>", "9", "does not fit");
     ops("%y = vector.splat %f : vector<[%f]xf32>", "%f", "an extent is an index");
 }

@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::ptr;
 
 use loom_compiler::launch::Geometry;
-use loom_compiler::ops::Binary;
+use loom_compiler::ops::{Binary, IntPredicate};
 use loom_compiler::tile::{
     Affine, Block, Buffer, Builtin, Condition, CpuImage, Inst, Op, Program, Reg, ScalarInst, Shape, SiteId, Slot,
     Source, Target, Term,
@@ -569,9 +569,10 @@ impl Run<'_> {
                             }
                         }
                     }
-                    Inst::Loop { head, condition, body, site } => {
+                    Inst::Loop { head, condition, last, body, site } => {
                         let depth = self.depth;
                         let mut exec = exec;
+                        let far = last.map(|(counter, last)| self.far_from_ends(counter, last));
                         loop {
                             self.block(*head, exec)?;
                             // Each turn may use the mask of the turn before: it is read before it is written.
@@ -582,7 +583,20 @@ impl Run<'_> {
                             }
                             self.step(*site)?;
                             self.depth = depth + 2;
+                            let mut stay = exec;
+                            if let (Some((value, limit)), Some((least, most))) = (*last, far) {
+                                let base = self.slot(value.base) as i64;
+                                if base < least || base > most {
+                                    let stays = Condition::Compare { predicate: IntPredicate::Sle, value, limit };
+                                    stay = self.split(stays, exec, false).0;
+                                    self.depth = depth + 4;
+                                }
+                            }
                             self.block(*body, exec)?;
+                            exec = stay;
+                            if exec.is_empty() {
+                                break;
+                            }
                         }
                         self.depth = depth;
                     }

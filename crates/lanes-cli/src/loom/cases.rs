@@ -42,7 +42,7 @@ pub struct TestArgs {
     #[arg(long, value_name = "@SYM")]
     case: Option<String>,
     /// This sample of each case alone, from 0
-    #[arg(long, value_name = "K")]
+    #[arg(long, allow_negative_numbers = true, value_name = "K", value_parser = args::whole(0, u64::MAX))]
     sample: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "@SYM")]
     benchmark: Option<String>,
     /// Rounds that are timed
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_name = "N", default_value_t = 20, value_parser = args::whole(1, u32::MAX))]
     samples: u32,
 }
 
@@ -69,13 +69,13 @@ struct OnArgs {
     #[arg(long, value_name = "B", default_value = "cpu", value_parser = args::backend)]
     backend: String,
     /// CPU threads a backend may use; all if not given
-    #[arg(long, value_name = "N")]
+    #[arg(long, allow_negative_numbers = true, value_name = "N", value_parser = args::whole(1, 1024u32))]
     threads: Option<u32>,
     /// Bind a config key
     #[arg(long, value_name = "K=V", allow_hyphen_values = true, value_parser = pair)]
     config: Vec<(String, String)>,
     /// Turns of loops that a launch may take on the CPU, and ops that a function of the host may run
-    #[arg(long, value_name = "N", default_value_t = STEPS_MAX, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_name = "N", default_value_t = STEPS_MAX, value_parser = args::whole(1, u64::MAX))]
     steps_max: u64,
     /// Print one JSON object
     #[arg(long)]
@@ -481,6 +481,11 @@ impl Files for NpyFiles {
 
     fn write(&mut self, path: &str, array: &Array) -> Result<(), String> {
         let path = self.path(path)?;
+        // Nor does it replace what is of another kind: itself, a script.
+        if !npy::replaceable(&path) {
+            let path = path.display();
+            return Err(format!("{path}: it is there and no .npy file; a new name is accepted, or that of an array"));
+        }
         let dtype = match array.element {
             ScalarType::F16 => DType::F16,
             ScalarType::BF16 => DType::BF16,

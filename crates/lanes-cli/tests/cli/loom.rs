@@ -105,6 +105,22 @@ fn compile_tells_layout_and_geometry() {
     assert!(ran.out.contains("y  buffer, binding 2") && ran.out.contains("4 x 1 x 1"), "{ran:?}");
 }
 
+/// What happened while writing is a run that failed, and a text is never half there.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_a_run_that_failed() {
+    let here = place();
+    write(here.path(), "a.loom", "kernel.decl@k(%n:index)launch(%a:buffer)");
+    write(here.path(), "b.loom", GEMV);
+    let a = here.path().join("a.loom");
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let ran = command(["loom", "fmt", "-"]).stdin(std::fs::File::open(&a).unwrap()).stdout(full()).output().unwrap();
+    assert_eq!(ran.status.code(), Some(1), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(String::from_utf8_lossy(&ran.stderr).starts_with("lanes: writing to stdout"));
+    let line = "loom compile {}/b.loom --kernel gemv --target cpu -o /dev/full";
+    lanes(here.path(), line).refused(1, &["-o /dev/full", "No space left"]);
+}
+
 /// A pipe is written to and a link followed: neither is replaced by a file of its name.
 #[cfg(unix)]
 #[test]
@@ -159,6 +175,7 @@ fn compile_prints_ptx() {
 fn wrong_usage_is_refused_in_words() {
     let here = place();
     write(here.path(), "a.loom", GEMV);
+    std::fs::write(here.path().join("latin.loom"), b"//\n// \xe9\n").unwrap();
     let compile = "loom compile {}/a.loom --kernel gemv";
     for (line, says) in [
         ("loom".to_owned(), &["check, fmt, compile, test, bench"][..]),
@@ -174,10 +191,12 @@ fn wrong_usage_is_refused_in_words() {
         (format!("{compile} --target metal"), &["metal", "cpu, ptx"]),
         (format!("{compile} --target cpu --config k"), &["K=V"]),
         (format!("{compile} --target cpu --config k=1 --config @k=2"), &["`k`", "twice"]),
-        (format!("{compile} --target cpu --launch 1,2"), &["1,2", "`gemv` has 1: rows"]),
+        (format!("{compile} --target cpu --launch 1,2"), &["1,2", "2 workload arguments; `gemv` has 1: rows"]),
         (format!("{compile} --target cpu --launch x"), &["`x` for rows", "integer of type index"]),
         (format!("{compile} --target cpu --launch -1"), &["-1", "workgroups"]),
         (format!("{compile} --target cpu -o {{}}/none/a.image"), &["-o", "none"]),
+        (format!("{compile} --target cpu -o {{}}/a.loom"), &["-o", "it is the text", "another file"]),
+        ("loom compile {}/latin.loom --kernel k --target cpu".into(), &["latin.loom:2:4: byte 6, 0xe9, is not UTF-8"]),
         ("loom compile {} --kernel k --target cpu".into(), &["a folder"]),
     ] {
         lanes(here.path(), &line).refused(2, says);
@@ -185,6 +204,21 @@ fn wrong_usage_is_refused_in_words() {
     let ran = lanes(here.path(), "loom compile {}/a.loom --kernel nope --target cpu");
     assert_eq!(ran.status, Some(2), "{ran:?}");
     assert!(ran.err.contains("no kernel `nope`") && ran.err.contains("it has: gemv"), "{ran:?}");
+    assert_eq!(read(here.path(), "a.loom"), GEMV);
+    let found =
+        command(["loom", "check", "--json", here.path().join("latin.loom").to_str().unwrap()]).output().unwrap();
+    let found: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
+    let error = &found["files"][0]["errors"][0];
+    assert_eq!((&error["line"], &error["column"]), (&json!(2), &json!(4)), "{error}");
+    // Nothing is no argument.
+    write(here.path(), "k.loom", &WRONG[WRONG.find("kernel.def").unwrap()..WRONG.find("func.def @g").unwrap()]);
+    let compile = |launch: &str| {
+        let file = here.path().join("k.loom");
+        let words = ["loom", "compile", file.to_str().unwrap(), "--kernel", "k", "--target", "cpu", "--launch", launch];
+        Ran::from(command(words).output().unwrap())
+    };
+    assert_eq!(compile("").status, Some(0));
+    compile("3").refused(2, &["1 workload argument; `k` has none"]);
     let ran = lanes(here.path(), "loom --help");
     assert!(ran.status == Some(0) && ran.out.contains("compile"), "{ran:?}");
 }

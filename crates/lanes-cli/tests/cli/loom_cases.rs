@@ -82,7 +82,10 @@ fn test_runs_what_is_asked_for() {
     for (rest, says) in [
         ("--case @nope", &["--case @nope", "no file has such a case", "@doubles, @hidden"][..]),
         ("--sample 3", &["--sample 3", "no case has so many samples"]),
-        ("--sample x", &["--sample"]),
+        ("--sample x", &["--sample", "a whole number from 0"]),
+        ("--sample -1", &["--sample", "a whole number from 0"]),
+        ("--threads 0", &["--threads", "a whole number from 1 to 1024"]),
+        ("--steps-max -1", &["--steps-max", "a whole number from 1"]),
         ("--backend vulkan", &["--backend vulkan", "not written yet"]),
         ("--backend tpu", &["tpu", "cpu, cuda"]),
         ("--config n", &["K=V"]),
@@ -182,6 +185,18 @@ fn files_are_read_and_written_beside_the_text() {
         write(here.path(), "a.loom", &case(path, out));
         let ran = lanes(here.path(), "loom test {}/a.loom");
         assert!(ran.status == Some(1) && ran.out.contains(says), "{path} {out}: {ran:?}");
+    }
+    // An array takes the place of an array or of nothing, not of the text itself or of what else lies there.
+    let text = case("in.npy", "a.loom");
+    write(here.path(), "a.loom", &text);
+    write(here.path(), "empty", "");
+    std::fs::create_dir(here.path().join("folder")).unwrap();
+    let ran = lanes(here.path(), "loom test {}/a.loom");
+    assert!(ran.status == Some(1) && ran.out.contains("a.loom: it is there and no .npy file"), "{ran:?}");
+    assert_eq!(std::fs::read_to_string(here.path().join("a.loom")).unwrap(), text);
+    for (out, status) in [("folder", 1), ("empty", 0), ("out.npy", 0)] {
+        write(here.path(), "a.loom", &case("in.npy", out));
+        assert_eq!(lanes(here.path(), "loom test {}/a.loom").status, Some(status), "{out}");
     }
     write_npy(here.path().join("in.npy"), &[2, 2], [1.0; 4]);
     write(here.path(), "a.loom", &case("in.npy", "out.npy"));

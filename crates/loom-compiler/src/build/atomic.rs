@@ -217,7 +217,10 @@ impl<'m> Builder<'m> {
         operands.extend(values.iter().map(|(value, _)| *value));
         let (view, view_ty, view_span) = self.view_operand(reader)?;
         operands.push(view);
-        operands.extend(self.view_indices(reader, &view_ty, view_span)?);
+        operands.extend(match vector {
+            true => self.view_origin(reader, &view_ty, view_span)?,
+            false => self.view_indices(reader, &view_ty, view_span)?,
+        });
         let first = values.first().map(|(value, _)| self.ty(*value).clone());
         let mut extra: Vec<ValueId> = Vec::new();
         if vector {

@@ -18,7 +18,7 @@ use crate::reader::{Attribute, Reader};
 use crate::syntax::{self, Region};
 use crate::types::{Dim, ScalarType, Type};
 
-use super::names::{Binding, Host};
+use super::names::{Binding, Host, Layout};
 use super::types::{Literal, literal_bits};
 use super::{Builder, Place};
 
@@ -431,15 +431,21 @@ impl<'m> Builder<'m> {
         ahead.expected("`:` and a type")
     }
 
-    /// `tensor<4x[%n]xf32>`.
+    /// `tensor<4x[%n]xf32>`. A record behind the element type says what its elements stand for; they lie row by row.
     fn tensor_type(&mut self, reader: &mut Reader<'m>) -> Built<(ScalarType, Vec<Dim>)> {
         let span = reader.here();
         if !reader.accept_word("tensor") {
             return reader.expected("a tensor type such as `tensor<4x[%n]xf32>`");
         }
         let (dims, element) = self.dims_and_element(reader)?;
-        if reader.peek() == Some(Kind::Comma) {
-            return refuse(reader.here(), "a tensor of a check has no encoding: its elements lie row by row");
+        if reader.accept(Kind::Comma) {
+            let span = reader.here();
+            if self.layout(reader, dims.len())? != Layout::Dense {
+                return refuse(
+                    span,
+                    "the elements of a tensor of a check lie row by row; legal: `#dense`, or a record",
+                );
+            }
         }
         reader.expect(Kind::Greater)?;
         if element == ScalarType::I1 {

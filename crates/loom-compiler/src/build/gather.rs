@@ -90,7 +90,7 @@ impl<'m> Builder<'m> {
     pub(super) fn gather(&mut self, reader: &mut Reader<'m>, masked: bool) -> Built<Vec<Binding>> {
         self.volatile(reader)?;
         let (view, ty, span) = self.view_operand(reader)?;
-        let indices = self.view_indices(reader, &ty, span)?;
+        let indices = self.view_origin(reader, &ty, span)?;
         let rest = self.rest(reader, true, masked, masked)?;
         self.typed(reader, view)?;
         self.rest_types(reader, &rest)?;
@@ -129,7 +129,7 @@ impl<'m> Builder<'m> {
         let value = self.operand(reader)?;
         reader.expect(Kind::Comma)?;
         let (view, ty, span) = self.view_operand(reader)?;
-        let indices = self.view_indices(reader, &ty, span)?;
+        let indices = self.view_origin(reader, &ty, span)?;
         let rest = self.rest(reader, gathered, masked, false)?;
         self.typed(reader, value)?;
         reader.expect(Kind::Comma)?;
@@ -185,7 +185,7 @@ impl<'m> Builder<'m> {
     pub(super) fn load_expand(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
         self.volatile(reader)?;
         let (view, ty, span) = self.view_operand(reader)?;
-        let indices = self.view_indices(reader, &ty, span)?;
+        let indices = self.view_origin(reader, &ty, span)?;
         let rest = self.rest(reader, false, true, true)?;
         self.typed(reader, view)?;
         self.rest_types(reader, &rest)?;

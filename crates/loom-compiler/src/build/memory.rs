@@ -270,14 +270,26 @@ impl<'m> Builder<'m> {
         text.get(span.start as usize).is_some_and(|first| *first == b'-' || first.is_ascii_digit())
     }
 
-    /// One index per dimension of the view, those that are written as numbers inside their extent.
-    pub(super) fn view_indices(&mut self, reader: &mut Reader<'m>, view: &ViewType, span: Span) -> Built<Vec<ValueId>> {
+    /// One index per dimension of the view.
+    fn ranked(&mut self, reader: &mut Reader<'m>, view: &ViewType, span: Span) -> Built<Vec<(ValueId, Span)>> {
         let indices = self.indices(reader)?;
         if indices.len() != view.dims.len() {
             let message =
                 format!("`{}`: {} indices for a view of rank {}", reader.name(), indices.len(), view.dims.len());
             return refuse(span, message);
         }
+        Ok(indices)
+    }
+
+    /// Where lanes are counted from of which some may be off, or that have offsets of their own. No lane need lie there, so it
+    /// may be outside the view.
+    pub(super) fn view_origin(&mut self, reader: &mut Reader<'m>, view: &ViewType, span: Span) -> Built<Vec<ValueId>> {
+        Ok(self.ranked(reader, view, span)?.into_iter().map(|(index, _)| index).collect())
+    }
+
+    /// One index per dimension of the view, those that are written as numbers inside their extent.
+    pub(super) fn view_indices(&mut self, reader: &mut Reader<'m>, view: &ViewType, span: Span) -> Built<Vec<ValueId>> {
+        let indices = self.ranked(reader, view, span)?;
         for ((index, span), dim) in indices.iter().zip(&view.dims) {
             if let Some(index) = self.constant_of(*index).filter(|_| self.is_written(*span)) {
                 let index = index as i64;
@@ -306,8 +318,23 @@ impl<'m> Builder<'m> {
         Ok(())
     }
 
-    /// A vector access covers the trailing axes of the view.
+    /// A vector access covers the trailing axes of the view, and no more of them than there is if all its lanes are on.
     fn check_vector(&self, reader: &Reader<'m>, vector: &Type, view: &ViewType, span: Span) -> Built<()> {
+        self.check_masked(reader, vector, view, span)?;
+        let Type::Vector(VectorType { dims, .. }) = vector else { return Ok(()) };
+        let trailing = &view.dims[view.dims.len() - dims.len()..];
+        for (lanes, extent) in dims.iter().zip(trailing) {
+            if let (Some(lanes), Some(extent)) = (lanes.constant(), extent.constant())
+                && lanes > extent
+            {
+                return refuse(span, format!("`{}`: {lanes} lanes along an extent of {extent}", reader.name()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The same of one whose lanes may be off.
+    fn check_masked(&self, reader: &Reader<'m>, vector: &Type, view: &ViewType, span: Span) -> Built<()> {
         let Type::Vector(VectorType { element, dims }) = vector else {
             return refuse(span, format!("`{}`: expected a vector type, found {vector}", reader.name()));
         };
@@ -319,14 +346,6 @@ impl<'m> Builder<'m> {
             let message =
                 format!("`{}`: a vector of rank {} in a view of rank {}", reader.name(), dims.len(), view.dims.len());
             return refuse(span, message);
-        }
-        let trailing = &view.dims[view.dims.len() - dims.len()..];
-        for (lanes, extent) in dims.iter().zip(trailing) {
-            if let (Some(lanes), Some(extent)) = (lanes.constant(), extent.constant())
-                && lanes > extent
-            {
-                return refuse(span, format!("`{}`: {lanes} lanes along an extent of {extent}", reader.name()));
-            }
         }
         Ok(())
     }
@@ -391,7 +410,7 @@ impl<'m> Builder<'m> {
     pub(super) fn load_mask(&mut self, reader: &mut Reader<'m>) -> Built<Vec<Binding>> {
         self.volatile(reader)?;
         let (view, ty, span) = self.view_operand(reader)?;
-        let indices = self.view_indices(reader, &ty, span)?;
+        let indices = self.view_origin(reader, &ty, span)?;
         reader.expect(Kind::Comma)?;
         let mask_span = reader.here();
         let mask = self.operand(reader)?;
@@ -410,7 +429,7 @@ impl<'m> Builder<'m> {
         }
         reader.end()?;
         let result = self.ty(pass).clone();
-        self.check_vector(reader, &result, &ty, pass_span)?;
+        self.check_masked(reader, &result, &ty, pass_span)?;
         self.check_mask(reader, mask, mask_span, &result)?;
         let mut operands = vec![view];
         operands.extend(indices);
@@ -425,7 +444,7 @@ impl<'m> Builder<'m> {
         let value = self.operand(reader)?;
         reader.expect(Kind::Comma)?;
         let (view, ty, span) = self.view_operand(reader)?;
-        let indices = self.view_indices(reader, &ty, span)?;
+        let indices = self.view_origin(reader, &ty, span)?;
         reader.expect(Kind::Comma)?;
         let mask_span = reader.here();
         let mask = self.operand(reader)?;
@@ -437,7 +456,7 @@ impl<'m> Builder<'m> {
         reader.expect(Kind::Comma)?;
         self.typed(reader, mask)?;
         reader.end()?;
-        self.check_vector(reader, self.ty(value), &ty, value_span)?;
+        self.check_masked(reader, self.ty(value), &ty, value_span)?;
         self.check_mask(reader, mask, mask_span, self.ty(value))?;
         let mut operands = vec![value, view];
         operands.extend(indices);

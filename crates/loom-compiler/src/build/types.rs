@@ -117,10 +117,13 @@ impl<'m> Builder<'m> {
         while bytes.get(at).is_some_and(u8::is_ascii_alphanumeric) {
             at += 1;
         }
-        let text = reader.source.get(start..at).unwrap_or_default();
-        let Some(element) = ScalarType::from_name(text) else {
-            let span = Span { start: start as u32, end: at.max(start + 1) as u32 };
-            return refuse(span, format!("expected an element type, found `{text}`; legal: {}", scalar_names()));
+        let Some(element) = ScalarType::from_name(reader.source.get(start..at).unwrap_or_default()) else {
+            // What is no word is the sign of an extent, or a character of another kind.
+            let number = || bytes.iter().skip(start + 1).take_while(|byte| byte.is_ascii_digit()).count();
+            let end = if at > start { at } else { start + 1 + number() };
+            let text = reader.source.get(start..end).unwrap_or_default();
+            let message = format!("expected an element type or an extent, found `{text}`; legal: {}", scalar_names());
+            return refuse(Span { start: start as u32, end: end as u32 }, message);
         };
         // Tokens were cut without knowing of shapes: go on behind the element type.
         while reader.token().is_some_and(|token| (token.span.start as usize) < at) {
@@ -218,7 +221,7 @@ impl<'m> Builder<'m> {
     }
 
     /// The layout behind the comma of a view type.
-    fn layout(&mut self, reader: &mut Reader<'m>, rank: usize) -> Built<Layout> {
+    pub(super) fn layout(&mut self, reader: &mut Reader<'m>, rank: usize) -> Built<Layout> {
         if reader.peek() == Some(Kind::Hash) {
             let span = reader.here();
             return self.record(reader)?.view_layout(span);

@@ -11,7 +11,7 @@
 
 use super::calls::calling;
 use super::expect::{agrees, element, first_difference, shown};
-use super::generate::{Uniform, as_float, iota, uniform};
+use super::generate::{Uniform, iota, uniform};
 use super::{
     Call, Case, Compare, Entropy, Interpreted, Literal, Matmul, Numeric, Operand, Relation, Requirement, Step,
     StepKind, TensorId,
@@ -19,6 +19,7 @@ use super::{
 use crate::eval;
 use crate::ir::ValueId;
 use crate::launch;
+use crate::module::it_has;
 use crate::ops::{Binary, Convert};
 use crate::types::{Dim, ScalarType};
 use std::collections::BTreeSet;
@@ -208,14 +209,23 @@ impl Case {
         for (name, value) in bound {
             let Some(at) = self.parameters.iter().position(|parameter| parameter.name == *name) else {
                 let names: Vec<&str> = self.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
-                return Err(format!("`{name}` is no parameter of `@{}`; it has: {}", self.name, names.join(", ")));
+                return Err(format!("`{name}` is no parameter of `@{}`; {}", self.name, it_has(&names)));
             };
-            let domain = &self.parameters[at].domain;
-            if !(0..domain.count()).any(|ordinal| domain.value(ordinal) == *value) {
-                let value = as_float(*value);
+            // As the parameter has it: what is near in f64 may be one number in its type.
+            let super::Parameter { ty, domain, .. } = &self.parameters[at];
+            let rounded = |value: Literal| match value {
+                Literal::Float(value) => Literal::Float(eval::to_f64(*ty, eval::from_f64(*ty, value))),
+                Literal::Int(_) => value,
+            };
+            let mut values = (0..domain.count()).map(|ordinal| domain.value(ordinal));
+            let Some(taken) = values.find(|taken| rounded(*taken) == rounded(*value)) else {
+                let value = match value {
+                    Literal::Int(value) => value.to_string(),
+                    Literal::Float(value) => format!("{value:?}"),
+                };
                 return Err(format!("parameter `{name}` of `@{}` does not take the value {value}", self.name));
-            }
-            places.push((at, *value));
+            };
+            places.push((at, taken));
         }
         let samples = (0..self.samples()).filter_map(|ordinal| self.sample(ordinal));
         Ok(samples.filter(|sample| places.iter().all(|(at, value)| sample.values[*at] == *value)).collect())

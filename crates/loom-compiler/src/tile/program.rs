@@ -217,6 +217,9 @@ pub enum Inst {
         head: Block,
         /// Who goes on.
         condition: Condition,
+        /// A counter that could pass the end of the numbers, and the last one from which a step does not: who is past it in a
+        /// turn, as 64 bits with a sign, leaves after it.
+        last: Option<(Affine, Slot)>,
         /// Run after it.
         body: Block,
         /// For faults.

@@ -252,8 +252,12 @@ impl Check<'_> {
             Inst::Turns(turns) => self.turns(turns),
             Inst::Fold(fold) => self.fold(fold),
             Inst::Fence => Ok(()),
-            Inst::Loop { head: _, condition, body: _, site } => {
+            Inst::Loop { head: _, condition, last, body: _, site } => {
                 self.condition(condition)?;
+                if let Some((counter, last)) = last {
+                    self.affine(counter)?;
+                    self.slot(*last)?;
+                }
                 self.site(*site)
             }
             Inst::Reduce { combine, ty, to, from, term, group } => {

@@ -6,7 +6,7 @@
 use std::ptr;
 
 use loom_compiler::ops::IntPredicate;
-use loom_compiler::tile::Condition;
+use loom_compiler::tile::{Affine, Condition, Slot};
 use loom_compiler::types::ScalarType;
 
 use super::super::memory::Bytes;
@@ -23,6 +23,17 @@ impl Run<'_> {
         mask.reserve(self.program.capacity as usize);
         self.depth += 1;
         mask.as_mut_ptr()
+    }
+
+    /// From where to where the base of `counter` may be without any item of a tile past `last`, or below the least number, where
+    /// numbers begin anew from the most: nowhere, if the first is above the second.
+    pub(super) fn far_from_ends(&self, counter: Affine, last: Slot) -> (i64, i64) {
+        // There are no more items to a segment, nor segments, than to a tile.
+        let capacity = i128::from(self.program.capacity);
+        let reach = |factor: Slot| i128::from((self.slot(factor) as i64).unsigned_abs()) * capacity;
+        let reach = reach(counter.l) + reach(counter.g);
+        let (least, most) = (i128::from(i64::MIN) + reach, i128::from(self.slot(last) as i64) - reach);
+        if least > most { (1, 0) } else { (least as i64, most as i64) }
     }
 
     /// The active items that satisfy `condition`, and, if `both`, those that do not.

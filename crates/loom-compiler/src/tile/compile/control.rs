@@ -321,6 +321,9 @@ impl Compiler<'_> {
             places.push(home);
         }
         let site = self.site("scf.for");
+        // A step from below `high` may pass the end of the numbers, which is past `high`. Offsets end long before.
+        let [high_most, step_most] = [1, 2].map(|at| i128::from(self.kernel.facts(op.operands[at]).high));
+        let passes = ty != ScalarType::Offset && high_most + step_most - 1 > i128::from(i64::MAX);
         let below = if ty == ScalarType::Offset { IntPredicate::Ult } else { IntPredicate::Slt };
         match (&low, &high, &step) {
             (Lane::Uniform(low), Lane::Uniform(high), Lane::Uniform(step)) => {
@@ -358,7 +361,13 @@ impl Compiler<'_> {
                 self.define_lanes(counter, vec![now.clone()]);
                 let step = *step;
                 let counter = Some((self.affine(line), self.slot_of(step)));
-                self.turns(op, &now, &high, below, ty, block, &places, site, counter, |this| {
+                let last = if passes {
+                    let last = self.sub(Word::Constant(i64::MAX as u64), step)?;
+                    Some((self.affine(line), self.slot_of(last)))
+                } else {
+                    None
+                };
+                self.turns(op, &now, &high, below, ty, block, &places, site, counter, last, |this| {
                     let next = this.add(line.base, step)?;
                     this.place(Place { ty: ScalarType::I64, home: Home::Slot(to) }, &Lane::Uniform(next))
                 })?;
@@ -369,8 +378,13 @@ impl Compiler<'_> {
                 self.move_to(ty, to, &low)?;
                 self.define_lanes(counter, vec![Lane::Reg(to)]);
                 let now = Lane::Reg(to);
-                self.turns(op, &now.clone(), &high, below, ty, block, &places, site, None, |this| {
-                    let next = this.map(Op::Binary(Binary::AddI, ty), &[now.clone(), step.clone()], None)?;
+                self.turns(op, &now.clone(), &high, below, ty, block, &places, site, None, None, |this| {
+                    let mut next = this.map(Op::Binary(Binary::AddI, ty), &[now.clone(), step.clone()], None)?;
+                    if passes {
+                        let anew = this.map(Op::CompareI(below, ty), &[next.clone(), now.clone()], None)?;
+                        let end = Lane::Uniform(Word::Constant(i64::MAX as u64));
+                        next = this.map(Op::Select(ty), &[anew, end, next], None)?;
+                    }
                     this.move_to(ty, to, &next)
                 })?;
                 self.frame.release(to);
@@ -397,6 +411,7 @@ impl Compiler<'_> {
         places: &[Vec<Place>],
         site: SiteId,
         counter: Option<(Affine, Slot)>,
+        last: Option<(Affine, Slot)>,
         next: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
         debug_assert_eq!(op.kind, OpKind::For);
@@ -427,7 +442,7 @@ impl Compiler<'_> {
         if let Some(reg) = held {
             self.frame.release(reg);
         }
-        self.emit(Inst::Loop { head, condition, body, site })
+        self.emit(Inst::Loop { head, condition, last, body, site })
     }
 
     /// Turns of the loop over `body` taken together, before the loop: whether that is so. `apart` is what was known before it.
@@ -542,7 +557,7 @@ impl Compiler<'_> {
         if let Condition::Reg(reg) = condition {
             self.frame.release(reg);
         }
-        self.emit(Inst::Loop { head: head_block, condition, body, site })?;
+        self.emit(Inst::Loop { head: head_block, condition, last: None, body, site })?;
         for &value in state_values.iter().chain(forwarded_values) {
             self.forget(value);
         }
