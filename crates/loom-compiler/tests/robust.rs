@@ -334,3 +334,22 @@ fn compiling_a_long_body_takes_time_by_its_length() {
         assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     }
 }
+
+#[test]
+fn records_are_bounded() {
+    let start = Instant::now();
+    // Each parameter is compared with those before it, and an alias is read wherever it is named.
+    let many: Vec<String> = (0..60_000).map(|at| format!("x{at}=1")).collect();
+    let define = "%s = encoding.define #a : encoding<schema>\n";
+    refused_soon(&single("", &format!("%s = encoding.define #b<{}> : encoding<schema>", many.join(","))), "at most 64");
+    for long in ["x", "\"x"] {
+        let word = long.to_owned() + &"y".repeat(400_000) + &long.replace('x', "");
+        let uses: String = (0..2_000).map(|at| define.replace("%s", &format!("%s{at}"))).collect();
+        let alias = format!("#a = #b<format={word}>\n{}", single("", &uses));
+        refused_soon(&alias, "the alias `#a` is longer than 2048 bytes");
+        // Named once, what is long is no word that is known.
+        specialise(&single("", &define.replace("#a", &format!("#b<format={word}>"))), "k", &[]).unwrap();
+    }
+    refused_soon(&single("", &define.replace("#a", &format!("#{}", "a".repeat(300)))), "at most 256 bytes");
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+}

@@ -32,6 +32,11 @@ use super::{Builder, one};
 
 /// The longest chain of aliases.
 const MAX_ALIASES: usize = 16;
+/// The longest alias, in bytes: it is read wherever it is named.
+const MAX_ALIAS_BYTES: u32 = 2048;
+/// The most parameters of a record, and the longest name of one: each is compared with all before it.
+const MAX_PARAMETERS: usize = 64;
+const MAX_NAME_BYTES: usize = 256;
 
 /// A parameter of a record.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,21 +84,29 @@ impl Encoding {
 
     /// `[<key = value, ..>]` of the record `#name`.
     fn parameters(name: &str, reader: &mut Reader<'_>) -> Built<Self> {
+        if name.len() > MAX_NAME_BYTES {
+            return refuse(reader.here(), format!("a record's name has at most {MAX_NAME_BYTES} bytes"));
+        }
         let mut encoding = Self { family: name[1..].to_owned(), parameters: Vec::new(), layout: None, schema: None };
         if !reader.accept(Kind::Less) || reader.accept(Kind::Greater) {
             return Ok(encoding);
         }
         loop {
             let (key, span) = reader.word("a parameter name")?;
+            if encoding.parameters.len() == MAX_PARAMETERS || key.len() > MAX_NAME_BYTES {
+                let most = format!("at most {MAX_PARAMETERS} parameters, with names of at most {MAX_NAME_BYTES} bytes");
+                return refuse(span, format!("`{}`: a record has {most}", reader.name()));
+            }
             if encoding.parameters.iter().any(|(name, _)| name == key) {
                 return refuse(span, format!("`{}`: parameter `{key}` is given twice", reader.name()));
             }
             reader.expect(Kind::Equal)?;
             let value = match reader.attribute()?.0 {
                 Attribute::Int(int) => Parameter::Int(int),
-                Attribute::Word(word) => Parameter::Word(word.to_owned()),
-                Attribute::Text(text) => Parameter::Word(text),
-                Attribute::Float(_) | Attribute::Other => Parameter::Other,
+                // What is longer is no word that is known.
+                Attribute::Word(word) if word.len() <= MAX_NAME_BYTES => Parameter::Word(word.to_owned()),
+                Attribute::Text(text) if text.len() <= MAX_NAME_BYTES => Parameter::Word(text),
+                Attribute::Word(_) | Attribute::Text(_) | Attribute::Float(_) | Attribute::Other => Parameter::Other,
             };
             encoding.parameters.push((key.to_owned(), value));
             if !reader.accept(Kind::Comma) {
@@ -490,6 +503,11 @@ impl<'m> Builder<'m> {
         {
             if depth == 0 {
                 return refuse(token.span, format!("`{name}` is an alias of an alias, {MAX_ALIASES} times over"));
+            }
+            let tokens = &self.module.tokens;
+            let (first, last) = (tokens[alias.name as usize].span, tokens[alias.rest.end.max(1) as usize - 1].span);
+            if last.end.saturating_sub(first.start) > MAX_ALIAS_BYTES {
+                return refuse(token.span, format!("the alias `{name}` is longer than {MAX_ALIAS_BYTES} bytes"));
             }
             let mut record = self.reader(alias);
             record.expect(Kind::Equal)?;
