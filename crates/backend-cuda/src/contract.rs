@@ -415,6 +415,7 @@ mod tests {
                     let geometry = image.launch.geometry(&[9]).expect("a geometry");
                     assert_eq!(geometry.workgroups, [1, (9 * 3usize).div_ceil(rows) as u32, 1]);
                     assert_eq!(image.parameters.len(), 5 + usize::from(bias));
+                    image::assemble(&image.text, &target.to_string());
                 }
             }
         }

@@ -129,6 +129,22 @@ impl Kernel {
     }
 }
 
+/// That an assembler, if there is one at hand (`PTXAS`, which `cargo xtask ptx` sets), takes a text for a target, and spills no register.
+#[cfg(test)]
+pub(crate) fn assemble(text: &str, target: &str) {
+    let Some(ptxas) = std::env::var_os("PTXAS") else { return };
+    let folder = tempfile::tempdir().expect("there is room");
+    let (from, to) = (folder.path().join("text.ptx"), folder.path().join("text.cubin"));
+    std::fs::write(&from, text).expect("there is room");
+    let mut command = std::process::Command::new(&ptxas);
+    let done = command.args(["-arch", target, "-v", "-o"]).args([&to, &from]).output().expect("it starts");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{target}: {said}\n{text}");
+    for line in said.lines().filter(|line| line.contains("spill")) {
+        assert!(line.contains("0 bytes spill stores, 0 bytes spill loads"), "{target}: {line}\n{text}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1068,6 +1068,23 @@ mod tests {
         }
     }
 
+    /// With an assembler at hand, the text of every tile is taken, for GPUs where kernels overlap and others, and spills nothing.
+    #[test]
+    fn an_assembler_takes_every_tile() {
+        let case = case([2, 40, 432], 130, Activation::Tanh);
+        for (architecture, overlaps) in [(80, false), (90, true), (120, true)] {
+            let takes = Takes { target: Sm::new(architecture), version: (9, 0), shared_bytes_max: 227 << 10, overlaps };
+            let texts = TILES.iter().map(|tile| ("contract", case.text(*tile)));
+            let pack = pack_text(&case.contraction, &case.seat_elements, &[], 9);
+            for (name, text) in texts.chain([("pack", pack)]) {
+                let origin = image::text("contract.loom", text, name);
+                let image = image::of_text(&origin, "node", false, 0b1100, &takes);
+                let image = image.unwrap_or_else(|error| panic!("{error}"));
+                image::assemble(&image.text, &format!("sm_{architecture}"));
+            }
+        }
+    }
+
     /// What fills up the last stage is zero; every weight has its place.
     #[test]
     fn weights_lie_in_tiles() {

@@ -1,4 +1,5 @@
-//! Every kernel of the project as PTX, assembled by NVIDIA's `ptxas` for the targets that count; no GPU is needed.
+//! Every kernel of the project as PTX, assembled by NVIDIA's `ptxas` for the targets that count; no GPU is needed. Those of `backend-cuda`
+//! are by its own tests, which get the assembler's path.
 //!
 //! - The assembler is fetched by version and hash: a newer one accepts versions of PTX that the driver of today refuses.
 //! - Registers and spilled bytes of each kernel are compared with `ptx-registers.txt` among the compiler's golden files, so that a change that costs some is seen;
@@ -78,6 +79,9 @@ pub fn run(options: &Options) -> Chore {
     if !options.only.is_empty() {
         return Ok(());
     }
+    // What the CUDA backend writes by itself: moves, and contractions in every tile.
+    let tests = ["test", "--package", "backend-cuda", "--lib", "--", "assembler", "texts_of_contractions_compile"];
+    finish(cargo().args(tests).env("PTXAS", &ptxas))?;
     compare(&table, options.bless)
 }
 
