@@ -25,8 +25,8 @@ pub struct CudaOptions {
     /// Whether what the driver makes of kernels is kept on disk, for the next process: in the folder that `LANES_CACHE_DIR` names, or
     /// in `lanes` among the user's caches. Setting the variable to nothing turns it off too.
     pub kernels_on_disk: bool,
-    /// Whether kernels may begin before those that they come after have ended, where the GPU can (sm_90, and a driver for CUDA 12.3). They then fetch weights,
-    /// and wait. Bits are the same.
+    /// Whether kernels may begin before those that they come after have ended, where the GPU can (sm_90, and a driver for CUDA
+    /// 12.3). They then fetch weights, and wait. Bits are the same.
     pub overlaps: bool,
 }
 
@@ -106,7 +106,8 @@ impl CudaDevice {
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`] as [`devices`], and for a GPU older than `sm_75`; [`DeviceError::Invalid`] for an ordinal
-    /// past the last; [`DeviceError::Lost`] for a GPU that this process has lost already; [`DeviceError::Fault`] for one that does not open.
+    /// past the last; [`DeviceError::Lost`] for a GPU that this process has lost already; [`DeviceError::Fault`] for one that
+    /// does not open.
     pub fn open(ordinal: usize, options: CudaOptions) -> Result<Self, DeviceError> {
         Self::on(sys::driver()?, ordinal, options)
     }

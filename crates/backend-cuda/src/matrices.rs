@@ -10,9 +10,10 @@
 //! - The weights are the left operand: the side of 16, filled from one row up. Rows are the right one's columns.
 //! - Rows are rounded and written out once, by a launch before or by whoever makes them: what a workgroup of the product takes, hundreds
 //!   take.
-//! - K is filled up with zeros to whole stages and cut into runs as [`SUMS`] says, whose products of [`DEPTH`] terms ascend: a chain each. Few rows have
-//!   a subgroup for each run, so that chains are short; many take the runs in turn. Hardware adds the terms of a product in
-//!   an order of its own, the same for every column. The number of rows chooses the tile, and never the order.
+//! - K is filled up with zeros to whole stages and cut into runs as [`SUMS`] says, whose products of [`DEPTH`] terms ascend: a
+//!   chain each. Few rows have a subgroup for each run, so that chains are short; many take the runs in turn. Hardware adds the
+//!   terms of a product in an order of its own, the same for every column. The number of rows chooses the tile, and never the
+//!   order.
 //! - While one stage is multiplied, copies of those behind it are under way. Those of the first weights begin before the rows are made.
 //! - Text and layout are one for every tile, so that what holds on the interpreter holds wherever a product is a product.
 //! - Not here: 32-bit operands (`contract`).
@@ -42,7 +43,8 @@ const PITCH: usize = STAGE + PIECE;
 /// Work-items of a workgroup that packs.
 const PACKERS: usize = 256;
 
-/// Up to four chains of whole stages: a quarter of what a product waits for the one before it, and large tiles have registers for two sums of each.
+/// Up to four chains of whole stages: a quarter of what a product waits for the one before it, and large tiles have registers for
+/// two sums of each.
 pub(crate) const SUMS: Sums = Sums { runs_max: 4, run_min: STAGE, block_max: usize::MAX, run_step: STAGE };
 
 /// Terms of a row as it is packed.
@@ -136,11 +138,12 @@ pub(crate) const TILES: [Tile; 11] = {
 };
 
 impl Tile {
-    /// The tile that costs the least for `rows` rows on `units` multiprocessors: what a workgroup begins with, what it reads (its rows and columns) and
-    /// multiplies (40 products take as long as one of these), as often as there are workgroups. Where runs lie beside each other, the next contraction
-    /// fills what these leave free from two thirds of the multiprocessors on; where they are taken in turn, what the last workgroups leave free is lost.
-    /// So chosen, a contraction takes 1.2 % longer than by the best of twenty tiles, and at most 12 % (H200, 2 to 4096 rows of six shapes, geometric
-    /// mean). Workgroup memory is at most `shared_bytes_max`, which rings of fewer stages fit and the smallest tiles never pass.
+    /// The tile that costs the least for `rows` rows on `units` multiprocessors: what a workgroup begins with, what it reads (its
+    /// rows and columns) and multiplies (40 products take as long as one of these), as often as there are workgroups. Where runs
+    /// lie beside each other, the next contraction fills what these leave free from two thirds of the multiprocessors on; where
+    /// they are taken in turn, what the last workgroups leave free is lost. So chosen, a contraction takes 1.2 % longer than by the
+    /// best of twenty tiles, and at most 12 % (H200, 2 to 4096 rows of six shapes, geometric mean). Workgroup memory is at most
+    /// `shared_bytes_max`, which rings of fewer stages fit and the smallest tiles never pass.
     pub fn of(contraction: &Contraction, rows: usize, units: usize, shared_bytes_max: u64) -> Self {
         let (k, units) = (contraction.k(), units.max(1));
         let room = usize::try_from(shared_bytes_max.max(SHARED_BYTES)).unwrap_or(usize::MAX);
@@ -201,9 +204,10 @@ impl Tile {
     }
 }
 
-/// The text that packs the rows of `contraction` but for those of its terms that are `handed` by others, not all, for at most `max_seats` seats, its
-/// kernel called `pack`. Rows are zero before its first launch. Launch arguments: the seats; a buffer for each term, whole storages with
-/// `seat_elements[term]` elements a seat (0 where one value serves all); rows of [`row_bytes`]. Workload: the seats.
+/// The text that packs the rows of `contraction` but for those of its terms that are `handed` by others, not all, for at most
+/// `max_seats` seats, its kernel called `pack`. Rows are zero before its first launch. Launch arguments: the seats; a buffer for
+/// each term, whole storages with `seat_elements[term]` elements a seat (0 where one value serves all); rows of [`row_bytes`].
+/// Workload: the seats.
 pub(crate) fn pack_text(
     contraction: &Contraction,
     seat_elements: &[usize],
@@ -920,8 +924,8 @@ mod tests {
         interp::run(&kernel, geometry, &mut arguments, Limits::default()).unwrap_or_else(|fault| panic!("{fault}"));
     }
 
-    /// Every tile gives the bits of the order that is told, and touches nothing outside of its buffers: K of one stage and of several, the last
-    /// filled up; terms that meet inside of a step and inside of four; columns past the last.
+    /// Every tile gives the bits of the order that is told, and touches nothing outside of its buffers: K of one stage and of
+    /// several, the last filled up; terms that meet inside of a step and inside of four; columns past the last.
     #[test]
     fn tiles_add_in_the_order_that_is_told() {
         for (terms, n) in

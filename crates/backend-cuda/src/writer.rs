@@ -181,7 +181,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Hands `value` on, that of `%ofrow{i}` and of `at` on, `together` side by side, where it is `result` of a cell; a row has `count` of them.
+    /// Hands `value` on, that of `%ofrow{i}` and of `at` on, `together` side by side, where it is `result` of a cell; a row has
+    /// `count` of them.
     pub fn hand_on(&mut self, result: usize, i: usize, value: &str, at: &str, count: usize, together: usize) {
         for (n, hand) in self.hands.iter().enumerate().filter(|(_, hand)| hand.result == result) {
             // As many as are stored at once, where they lie so.
@@ -377,8 +378,8 @@ impl Writer<'_> {
         }
     }
 
-    /// `%tilerow{i}`, `%ofrow{i}`, and whether there is that row and the thing, `%live{i}`: rows of an item by number, from `from` on. What is read
-    /// of rows that there are not is of the last.
+    /// `%tilerow{i}`, `%ofrow{i}`, and whether there is that row and the thing, `%live{i}`: rows of an item by number, from `from`
+    /// on. What is read of rows that there are not is of the last.
     fn rows(&mut self, extent: Extent, from: &str, numbers: Range<usize>) {
         let apart = extent.items / self.across(extent);
         for (name, value) in [("lastofrows", extent.rows - 1), ("apart", apart.max(1))] {
@@ -406,8 +407,8 @@ impl Writer<'_> {
         }
     }
 
-    /// What becomes of the sums of rows of an item: of those that there are not something too, which is not stored, so that all are made at once and
-    /// none waits for another.
+    /// What becomes of the sums of rows of an item: of those that there are not something too, which is not stored, so that all are
+    /// made at once and none waits for another.
     fn made(&mut self, extent: Extent, numbers: Range<usize>, sum: &Summed<'_>) -> Option<()> {
         let sums: Vec<_> = numbers.clone().map(|i| self.summed(extent, i, sum)).collect();
         let mut all = Vec::new();

@@ -35,8 +35,9 @@ pub(crate) enum Arg {
 pub(crate) struct Steps {
     /// An op and its operands; those past [`Op::operands`] mean nothing.
     pub(crate) steps: Vec<(Op, [Arg; 3])>,
-    /// Which of them are quotients of f32 that a target may have a shorter way to, with the same bits: the divisor is from 1 to 2^31, the dividend
-    /// finite and not negative, and 0 or at least 2^-100 where the divisor is not 1; or one of them is not a number.
+    /// Which of them are quotients of f32 that a target may have a shorter way to, with the same bits: the divisor is from 1 to
+    /// 2^31, the dividend finite and not negative, and 0 or at least 2^-100 where the divisor is not 1; or one of them is not a
+    /// number.
     pub(crate) tame: Vec<usize>,
 }
 
@@ -1063,8 +1064,8 @@ mod tests {
         }
     }
 
-    /// Tame quotients are: from a reciprocal that is off by one of its units, as hardware's is, by multiply-adds without a test, come the bits
-    /// of a division, whatever the argument of the function.
+    /// Tame quotients are: from a reciprocal that is off by one of its units, as hardware's is, by multiply-adds without a test,
+    /// come the bits of a division, whatever the argument of the function.
     #[test]
     fn tame_quotients_need_no_test() {
         use Unary::*;

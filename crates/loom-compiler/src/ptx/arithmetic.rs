@@ -132,9 +132,9 @@ impl Emitter<'_> {
         self.evaluate(Op::Convert(Convert::TruncF, ScalarType::F32, ty), [a; 3], None)
     }
 
-    /// A tame quotient of f32: what `ptxas` makes of `div.rn` where nothing is too large or too small, without the test for that, whose branch
-    /// keeps everything behind it waiting. A reciprocal that is off by a unit is mended, and the quotient with its exact remainder, after
-    /// which it is the nearest float (Markstein, IBM J. Res. Dev. 34, 1990).
+    /// A tame quotient of f32: what `ptxas` makes of `div.rn` where nothing is too large or too small, without the test for that,
+    /// whose branch keeps everything behind it waiting. A reciprocal that is off by a unit is mended, and the quotient with its
+    /// exact remainder, after which it is the nearest float (Markstein, IBM J. Res. Dev. 34, 1990).
     fn quotient(&mut self, a: Operand, b: Operand) -> Operand {
         let fma = |emitter: &mut Self, x, y, z| emitter.make(Class::Word, "fma.rn.f32", &[x, y, z]);
         let negative = self.make(Class::Word, "neg.f32", &[b]);

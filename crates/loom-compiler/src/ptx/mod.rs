@@ -91,8 +91,8 @@ pub type Version = (u32, u32);
 pub enum Start {
     /// When the kernels that its launch comes after have ended.
     Behind,
-    /// Before, from sm_90 on: it waits for them by itself before it touches memory that they may write, which is all but the workgroup's own and some
-    /// launch arguments. [`Image::waits`] says whether it does.
+    /// Before, from sm_90 on: it waits for them by itself before it touches memory that they may write, which is all but the
+    /// workgroup's own and some launch arguments. [`Image::waits`] says whether it does.
     Early {
         /// Bit n for launch argument n, of the first 64: a buffer that nobody writes while the kernel, or one before it, runs.
         constants: u64,
