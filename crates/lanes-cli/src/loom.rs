@@ -397,12 +397,7 @@ fn compile(args: &CompileArgs) -> CliResult {
             return Err(CliError::usage(why));
         }
     };
-    let mut config = BTreeMap::new();
-    for (key, value) in &args.config {
-        if config.insert(key.clone(), value.clone()).is_some() {
-            return Err(CliError::usage(format!("--config {key}={value}: `{key}` is bound twice")));
-        }
-    }
+    let config = bound(&args.config)?;
     if let Some(out) = &args.out {
         let found = |path: &Path| fs::canonicalize(path).ok().filter(|_| !is_stdin(path));
         if let Some(file) = args.files.iter().find(|file| found(file).is_some_and(|file| found(out) == Some(file))) {
@@ -432,6 +427,7 @@ fn compile(args: &CompileArgs) -> CliResult {
     let libraries: Vec<&Module> = modules.iter().map(|(module, _)| module).collect();
     let errors = |errors: Diagnostics| refused(&name, Wrong::Text(errors));
     let linked = module.link(&libraries).map_err(errors)?;
+    say_unbound(&config, &[&[&module], &libraries[..]].concat());
     let image = match &options {
         None => Compiled::cpu(&linked.compile_cpu(&args.kernel, &config).map_err(errors)?)?,
         Some(options) => Compiled::ptx(linked.compile_ptx(&args.kernel, &config, options).map_err(errors)?),
@@ -543,6 +539,30 @@ fn pair(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("K=V is accepted")?;
     let key = key.strip_prefix('@').unwrap_or(key);
     if key.is_empty() { Err("K=V with a key is accepted".to_owned()) } else { Ok((key.to_owned(), value.to_owned())) }
+}
+
+/// Values by key, each bound once.
+fn bound(pairs: &[(String, String)]) -> CliResult<BTreeMap<String, String>> {
+    let mut config = BTreeMap::new();
+    for (key, value) in pairs {
+        if config.insert(key.clone(), value.clone()).is_some() {
+            return Err(CliError::usage(format!("--config {key}={value}: `{key}` is bound twice")));
+        }
+    }
+    Ok(config)
+}
+
+/// Says which keys no text declares: one list of values may serve many files, and may hold a slip too.
+fn say_unbound(config: &BTreeMap<String, String>, modules: &[&Module]) {
+    let mut known: Vec<&str> = modules.iter().flat_map(|module| module.config_keys()).collect();
+    known.sort_unstable();
+    known.dedup();
+    for (key, value) in config.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
+        let there = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        say::aside(&format!(
+            "--config {key}={value}: no file declares such a key, and nothing reads it; declared: {there}"
+        ));
+    }
 }
 
 fn target(text: &str) -> Result<String, String> {

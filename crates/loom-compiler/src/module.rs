@@ -63,6 +63,45 @@ const FAMILIES: [&str; 21] = [
     "module", "metadata", "pass", "pool", "low", "pipeline", "channel", "x86", "vm", "wasm",
 ];
 
+/// Definitions that are more than passed over. What differs from one of them by a letter or two is meant to be one.
+const DEFINITIONS: [&str; 14] = [
+    "kernel.def",
+    "kernel.decl",
+    "func.def",
+    "func.decl",
+    "func.template",
+    "template.def",
+    "template.decl",
+    "config.def",
+    "config.decl",
+    "check.case",
+    "check.scenario",
+    "check.benchmark",
+    "command.program.def",
+    "command.program.decl",
+];
+
+/// The definition that `name` is a misspelling of, if it is none itself.
+fn misspelt(name: &str) -> Option<&'static str> {
+    // Letters to add, drop or exchange.
+    let distance = |known: &str| {
+        let mut row: Vec<usize> = (0..=known.len()).collect();
+        for (at, letter) in name.bytes().enumerate() {
+            let mut before = std::mem::replace(&mut row[0], at + 1);
+            for (to, other) in known.bytes().enumerate() {
+                let exchanged = before + usize::from(letter != other);
+                before = row[to + 1];
+                row[to + 1] = exchanged.min(before + 1).min(row[to] + 1);
+            }
+        }
+        row[known.len()]
+    };
+    if DEFINITIONS.contains(&name) || name.len() > 32 {
+        return None;
+    }
+    DEFINITIONS.into_iter().find(|known| distance(known) <= 2)
+}
+
 impl Module {
     /// Reads `source`, called `name` in messages.
     ///
@@ -264,6 +303,16 @@ impl Module {
         builder.diagnostics.finish(found)
     }
 
+    /// The keys that the text and what is linked to it declare: what [`Self::specialise`] and [`Self::case`] may bind.
+    pub fn config_keys(&self) -> Vec<&str> {
+        let is_key = |op: &&Op| matches!(self.op_name(op), "config.decl" | "config.def");
+        let mut keys: Vec<&str> =
+            self.ops.iter().filter(is_key).filter_map(|op| self.symbol_of(op)).map(|(key, _)| key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
     /// The names by which `specialise` finds the kernels of the text: export names, or symbols where there is none or where it
     /// is that of several.
     pub fn kernels(&self) -> Vec<String> {
@@ -457,6 +506,11 @@ impl Module {
             let family = name.split('.').next().unwrap_or(name);
             if !FAMILIES.contains(&family) && !name.ends_with(".target") {
                 let message = format!("`{name}` is no top-level op; legal families: {}", FAMILIES.join(", "));
+                diagnostics.push(&self.source, span, message);
+                continue;
+            }
+            if let Some(meant) = misspelt(name) {
+                let message = format!("`{name}` is no top-level op, and would be passed over; `{meant}` is one");
                 diagnostics.push(&self.source, span, message);
                 continue;
             }

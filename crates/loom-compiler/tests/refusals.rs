@@ -66,6 +66,10 @@ fn structure() {
     ops("scf.if %t {\n%c = index.constant 1 : index\n^b:\nscf.yield\n}", "}", "several blocks");
     ops("scf.if %t {\n^b:\nscf.yield\n}", "^b", "only blocks of a function or kernel have labels");
     text("foo.bar @x", &[], "foo.bar", "is no top-level op");
+    // A misspelt definition is not passed over, as ops that nobody here knows are.
+    text("check.cases @x {}", &[], "check.cases", "`check.case` is one");
+    text("kernel.deff @x() {}", &[], "kernel.deff", "`kernel.def` is one");
+    text("check.bencmark<@x> @y", &[], "check.bencmark", "`check.benchmark` is one");
     text("config.decl @k : index\nconfig.decl @k : index", &[], "@k", "defined twice");
     text("func.def @k() { func.return }", &[], "f", "no kernel `k`");
 }

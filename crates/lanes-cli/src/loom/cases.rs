@@ -5,7 +5,7 @@
 //! - A file that cannot be read, parsed or linked is wrong input: exit 2. A case that does not verify is an error: exit 1.
 //! - A benchmark is timed once its case has passed. What is timed is a policy of this command, not of the text.
 
-use super::{Wrong, distinct, ended, name_of, pair, read};
+use super::{Wrong, bound, distinct, ended, name_of, pair, read, say_unbound};
 use crate::error::{CliError, CliResult};
 use crate::npy;
 use crate::{args, load, say};
@@ -92,12 +92,7 @@ struct Opened {
 
 impl OnArgs {
     fn open(&self) -> CliResult<Opened> {
-        let mut config = BTreeMap::new();
-        for (key, value) in &self.config {
-            if config.insert(key.clone(), value.clone()).is_some() {
-                return Err(CliError::usage(format!("--config {key}={value}: `{key}` is bound twice")));
-            }
-        }
+        let config = bound(&self.config)?;
         let device = load::device_of_steps(&self.backend, self.threads, Some(self.steps_max))?;
         let paths = distinct(&self.files);
         let texts: Vec<(String, Result<String, Wrong>)> =
@@ -110,6 +105,10 @@ impl OnArgs {
             let libraries: Vec<&Module> = others.filter_map(|(_, module)| module.as_ref()).collect();
             let module = text.and_then(|text| Module::with_cases(&name, &text, &libraries).map_err(Wrong::Text));
             files.push((path.clone(), name, module));
+        }
+        let read: Vec<&Module> = files.iter().filter_map(|(.., module)| module.as_ref().ok()).collect();
+        if read.len() == files.len() {
+            say_unbound(&config, &read);
         }
         Ok(Opened { device, config, steps_max: self.steps_max, files })
     }
@@ -276,6 +275,9 @@ pub fn test(args: &TestArgs) -> CliResult {
         let sample = args.sample.map(|sample| format!(" with a sample {sample}")).unwrap_or_default();
         return Err(CliError::usage(format!("--case {case}: no file has such a case{sample}{}", known(&opened))));
     }
+    if let (None, None, 0, false) = (&args.case, args.sample, wrong, met) {
+        say::aside(&format!("loom test: no file has a `check.case public`{}", known(&opened)));
+    }
     if let (Some(sample), 0, false) = (args.sample, wrong, met) {
         return Err(CliError::usage(format!("--sample {sample}: no case has so many samples; they count from 0")));
     }
@@ -374,6 +376,9 @@ pub fn bench(args: &BenchArgs) -> CliResult {
     if let (Some(name), 0, false) = (&args.benchmark, wrong, met) {
         let known = if names.is_empty() { String::new() } else { format!("; there are {}", names.join(", ")) };
         return Err(CliError::usage(format!("--benchmark {name}: no file has such a benchmark{known}")));
+    }
+    if args.benchmark.is_none() && wrong == 0 && names.is_empty() {
+        say::aside("loom bench: no file has a `check.benchmark`");
     }
     let capabilities = opened.device.capabilities();
     if args.on.json {

@@ -233,3 +233,30 @@ fn bench_times_what_passed() {
     lanes(here.path(), "loom bench {}/a.loom --benchmark @nope").refused(2, &["@nope", "@small, @wrong, @none"]);
     lanes(here.path(), "loom bench {}/a.loom --samples 0").refused(2, &["--samples"]);
 }
+
+/// What runs nothing says so, and what binds nothing: a slip in a name is seen. Neither is an error, since one list of values may serve many
+/// files, and a file may hold kernels alone.
+#[test]
+fn what_does_nothing_is_told() {
+    let here = place();
+    write(here.path(), "kernels.loom", KERNELS);
+    write(here.path(), "hidden.loom", &format!("{KERNELS}{CASES}").replace("check.case public", "check.case"));
+    write(here.path(), "keyed.loom", &format!("config.def @items = 64 : index\n{KERNELS}{CASES}"));
+    let ran = lanes(here.path(), "loom test {}/kernels.loom");
+    assert_eq!((ran.status, ran.err.trim()), (Some(0), "lanes: loom test: no file has a `check.case public`"));
+    let ran = lanes(here.path(), "loom test {}/hidden.loom");
+    assert!(ran.status == Some(0) && ran.err.contains("; there are @doubles, @hidden"), "{ran:?}");
+    let ran = lanes(here.path(), "loom bench {}/kernels.loom");
+    assert_eq!((ran.status, ran.err.trim()), (Some(0), "lanes: loom bench: no file has a `check.benchmark`"));
+    let told = "--config item=32: no file declares such a key, and nothing reads it; declared: items";
+    for (command, status) in [
+        ("loom test {}/keyed.loom --config item=32", 1),
+        ("loom test {}/keyed.loom {}/kernels.loom --config items=32 --config item=32", 1),
+        ("loom compile {}/keyed.loom --kernel double --target cpu --config item=32", 0),
+    ] {
+        let ran = lanes(here.path(), command);
+        assert!(ran.status == Some(status) && ran.err.contains(told), "{command}: {ran:?}");
+    }
+    let ran = lanes(here.path(), "loom test {}/keyed.loom --config items=32");
+    assert!(!ran.err.contains("declare"), "{ran:?}");
+}
