@@ -686,15 +686,37 @@ impl Context {
     /// While the graph runs, every address that a node names is of memory that lives, is touched by nobody else, and is long
     /// enough for what the node does there.
     pub unsafe fn graph(self: &Arc<Self>, what: &str, nodes: &[(Node<'_>, Vec<usize>)]) -> Result<Graph, DeviceError> {
+        // What waits for kernels by itself may begin before they have ended.
+        let is_early =
+            |node: &Node<'_>, earlier: usize| node.waits() && matches!(nodes[earlier].0, Node::Launch { .. });
+        let overlaps = nodes.iter().any(|(node, after)| after.iter().any(|&earlier| is_early(node, earlier)));
+        // SAFETY: the caller's promise.
+        match unsafe { self.graph_with(what, nodes, &is_early) } {
+            // A driver that has the call may still not take such edges, of this GPU or as it is shared: kernels then begin in turn, and
+            // find that nobody is left to wait for.
+            Err(error) if overlaps && self.health().is_ok() => {
+                // SAFETY: as above.
+                unsafe { self.graph_with(what, nodes, &|_, _| false) }.map_err(|_| error)
+            }
+            made => made,
+        }
+    }
+
+    /// # Safety
+    /// As [`Self::graph`].
+    unsafe fn graph_with(
+        self: &Arc<Self>,
+        what: &str,
+        nodes: &[(Node<'_>, Vec<usize>)],
+        is_early: &dyn Fn(&Node<'_>, usize) -> bool,
+    ) -> Result<Graph, DeviceError> {
         let mut graph = ptr::null_mut();
         // SAFETY: a place for one handle.
         self.call("cuGraphCreate", what, 0, |call| unsafe { (call.graph_create)(&mut graph, 0) })?;
         let template = Template { context: self, graph };
         let mut made = Vec::<raw::CUgraphNode>::with_capacity(nodes.len());
         for (node, after) in nodes {
-            // What waits for kernels by itself may begin before they have ended.
-            let is_early = |&&earlier: &&usize| node.waits() && matches!(nodes[earlier].0, Node::Launch { .. });
-            let (early, after): (Vec<_>, Vec<_>) = after.iter().partition(is_early);
+            let (early, after): (Vec<_>, Vec<_>) = after.iter().partition(|&&earlier| is_early(node, earlier));
             let [early, after] = [early, after].map(|nodes| nodes.into_iter().map(|&at| made[at]).collect::<Vec<_>>());
             // SAFETY: the caller's promise.
             let node = unsafe { self.node(what, graph, node, &after) }?;
