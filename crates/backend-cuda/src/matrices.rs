@@ -141,8 +141,8 @@ impl Tile {
     /// The tile that costs the least for `rows` rows on `units` multiprocessors: what a workgroup begins with, what it reads (its
     /// rows and columns) and multiplies (40 products take as long as one of these), as often as there are workgroups. Where runs
     /// lie beside each other, the next contraction fills what these leave free from two thirds of the multiprocessors on; where
-    /// they are taken in turn, what the last workgroups leave free is lost. So chosen, a contraction takes 1.2 % longer than by the
-    /// best of twenty tiles, and at most 12 % (H200, 2 to 4096 rows of six shapes, geometric mean). Workgroup memory is at most
+    /// they are taken in turn, what the last workgroups leave free is lost. So chosen, a contraction takes 1.8 % longer than by the
+    /// best of nineteen tiles, and at most 12 % (H200, 2 to 4096 rows of six shapes, geometric mean). Workgroup memory is at most
     /// `shared_bytes_max`, which rings of fewer stages fit and the smallest tiles never pass.
     pub fn of(contraction: &Contraction, rows: usize, units: usize, shared_bytes_max: u64) -> Self {
         let (k, units) = (contraction.k(), units.max(1));
@@ -635,7 +635,9 @@ impl Text<'_, Tile> {
         for s in 0..ahead {
             let tag = s.to_string();
             self.index(&format!("s{s}"), s);
-            line!(self, "  %isstage{s} = index.cmp ult, %s{s}, %turns : index");
+            if is_short {
+                line!(self, "  %isstage{s} = index.cmp ult, %s{s}, %turns : index");
+            }
             self.stage(&tag, &format!("s{s}"));
             let more = is_short.then(|| format!("isstage{s}"));
             tokens.extend(self.copies(&self.weights_copied(), &tag, &format!("s{s}"), more.as_deref()));

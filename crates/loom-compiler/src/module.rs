@@ -63,25 +63,7 @@ const FAMILIES: [&str; 21] = [
     "module", "metadata", "pass", "pool", "low", "pipeline", "channel", "x86", "vm", "wasm",
 ];
 
-/// Definitions that are more than passed over. What differs from one of them by a letter or two is meant to be one.
-const DEFINITIONS: [&str; 14] = [
-    "kernel.def",
-    "kernel.decl",
-    "func.def",
-    "func.decl",
-    "func.template",
-    "template.def",
-    "template.decl",
-    "config.def",
-    "config.decl",
-    "check.case",
-    "check.scenario",
-    "check.benchmark",
-    "command.program.def",
-    "command.program.decl",
-];
-
-/// The definition that `name` is a misspelling of, if it is none itself.
+/// The definition that `name` is a misspelling of, by a letter or two, if it is none itself.
 fn misspelt(name: &str) -> Option<&'static str> {
     // Letters to add, drop or exchange.
     let distance = |known: &str| {
@@ -96,10 +78,10 @@ fn misspelt(name: &str) -> Option<&'static str> {
         }
         row[known.len()]
     };
-    if DEFINITIONS.contains(&name) || name.len() > 32 {
+    if syntax::DEFINITIONS.contains(&name) || name.len() > 32 {
         return None;
     }
-    DEFINITIONS.into_iter().find(|known| distance(known) <= 2)
+    syntax::DEFINITIONS.into_iter().find(|known| distance(known) <= 2)
 }
 
 impl Module {

@@ -55,8 +55,8 @@ pub(crate) struct Block {
     pub(crate) ops: Vec<Op>,
 }
 
-/// Ops that stand at the top level only: where reading goes on after a refusal.
-const DEFINITIONS: [&str; 16] = [
+/// Ops that stand at the top level only: where reading goes on after a refusal, and what a misspelt one may have been meant to be.
+pub(crate) const DEFINITIONS: [&str; 16] = [
     "kernel.def",
     "kernel.decl",
     "func.def",
