@@ -1,6 +1,6 @@
 //! Matrix products and convolutions.
 
-use crate::harness::{Random, case, model, one};
+use crate::harness::{Random, case, ints, model, one};
 use half::f16;
 use lanes::DType::*;
 use lanes::onnx::Tensor;
@@ -105,6 +105,15 @@ fn products_fuse_with_what_follows() {
             .node("MatMul", &["x0", "c0"], &["a"], &[])
             .node("Add", &["a", "c1"], &["y"], &[]);
         case(square.output("y", F32, &["?", "?"])).sums().check();
+    }
+    // Of all rows only some go on: as many elements as a part of every row has.
+    for (rows, some) in [(2, 1), (4, 1), (4, 2), (6, 3)] {
+        let constants = [random.tensor(&[7, 12]), ints(&[0]), ints(&[some]), ints(&[1])];
+        let part = model(18, &[(F32, &[rows, 7])], &constants)
+            .node("MatMul", &["x0", "c0"], &["a"], &[])
+            .node("Slice", &["a", "c1", "c2", "c3"], &["some"], &[])
+            .node("Tanh", &["some"], &["y"], &[]);
+        case(part.output("y", F32, &["?", "?"])).sums().check();
     }
 }
 

@@ -48,10 +48,10 @@ fn epilogue(
     let columns = |strides: &[isize], stride: isize| strides.iter().zip(&is_column).all(|(&s, is)| !is || s == stride);
     let (units, by_unit, by_position) = match &steps[..] {
         [only] if columns(&only.strides, 1) && positions == 1 => (only.extent, only.strides.clone(), None),
-        // Rows that lie end to end are one loop.
+        // Rows that lie end to end are one loop if it walks all of them: half of two rows may be one whole row.
         [only] if columns(&only.strides, 1) && apart == contraction.n as isize => {
             let by_position = only.strides.iter().map(|stride| stride * apart).collect::<Vec<_>>();
-            (only.extent / positions, only.strides.clone(), Some((positions, by_position)))
+            (contraction.n, only.strides.clone(), Some((positions, by_position)))
         }
         [a, b] => {
             let (outer, inner) = if columns(&b.strides, 1) { (a, b) } else { (b, a) };
