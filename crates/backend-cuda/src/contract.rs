@@ -15,7 +15,7 @@
 pub(crate) mod cell;
 
 use self::cell::Cell;
-use crate::writer::{Extent, Hand, LANES, Terms, Text, Writer, line};
+use crate::writer::{Extent, Hand, LANES, Seating, Terms, Text, Writer, line};
 use lanes_core::device::Sums;
 use lanes_core::plan::Contraction;
 use std::borrow::Cow;
@@ -91,21 +91,21 @@ impl Tile {
     }
 }
 
-/// The text of `contraction` in workgroups of `tile`, for at most `max_seats` seats, its kernel called `contract`. Launch arguments:
+/// The text of `contraction` in workgroups of `tile`, for turns of `seating`, its kernel called `contract`. Launch arguments:
 /// the seats; a buffer for each term, whole storages with `seat_elements[term]` elements a seat (0 where one value serves all);
 /// weights as [`packed_bytes`] makes them; bias, if there is one; the result's storage, of `out_seat_elements` a seat (0 likewise); with
-/// a `cell`, whose weights lie [`cell::side_by_side`], a buffer for each of its [`cell::places`]; the packed rows of each of `hands`. Workload:
-/// the seats. `None` for an activation that this has no form for.
+/// a `cell`, whose weights lie [`cell::side_by_side`], a buffer for each of its [`cell::places`]; the packed rows of each of `hands`; the
+/// turn's block, if any of these lies in a state. Workload: the seats. `None` for an activation that this has no form for.
 pub(crate) fn text(
     contraction: &Contraction,
     seat_elements: &[usize],
     out_seat_elements: usize,
     tile: Tile,
-    max_seats: usize,
+    seating: Seating<'_>,
     cell: Option<Cell<'_>>,
     hands: &[Hand],
 ) -> Option<String> {
-    let writer = Writer { contraction, seat_elements, out_seat_elements, max_seats, cell, hands, text: String::new() };
+    let writer = Writer { contraction, seat_elements, out_seat_elements, seating, cell, hands, text: String::new() };
     let mut text = Text { writer, tile };
     text.head();
     let (chunks, view) = (text.cut()[0], text.sums());
@@ -408,7 +408,8 @@ mod tests {
                 for (target, rows, columns) in [(Sm::LEAST, 1, 1), (Sm::new(90), 2, 1), (Sm::new(90), 16, 1)] {
                     let tile = Tile { rows, columns };
                     let takes = Takes { target, version: (8, 0), shared_bytes_max: 48 << 10, overlaps: false };
-                    let text = text(&contraction, &[40, 0], 30, tile, 12, None, &[]).expect("the activation is known");
+                    let text = text(&contraction, &[40, 0], 30, tile, Seating::of(12), None, &[])
+                        .expect("the activation is known");
                     let origin = image::text("contract.loom", text, "contract");
                     let image =
                         image::of_text(&origin, "node", false, 0, &takes).unwrap_or_else(|error| panic!("{error}"));
@@ -530,7 +531,8 @@ mod tests {
             }
             for &(rows, columns) in tiles {
                 let text =
-                    text(&contraction, &[own_len, 0], out_len, Tile { rows, columns }, 5, None, &[]).expect("a text");
+                    text(&contraction, &[own_len, 0], out_len, Tile { rows, columns }, Seating::of(5), None, &[])
+                        .expect("a text");
                 let module = image::text("contract.loom", text, "contract").module().expect("it parses");
                 let kernel = module.specialise("contract", &Default::default()).expect("it verifies");
                 let geometry = kernel.launch.geometry(&[seats as u64]).expect("a geometry");

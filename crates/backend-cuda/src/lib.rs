@@ -49,6 +49,7 @@ mod moves;
 mod plan;
 mod queue;
 mod slot;
+mod states;
 mod steps;
 mod sys;
 mod weights;

@@ -19,7 +19,7 @@
 //! - Not here: 32-bit operands (`contract`).
 
 use crate::contract::cell::Cell;
-use crate::writer::{Extent, Hand, LANES, Terms, Text, Writer, lanes_type, line, step};
+use crate::writer::{Extent, Hand, LANES, Seating, Terms, Text, Writer, lanes_type, line, step};
 use lanes_core::device::Sums;
 use lanes_core::plan::{Contraction, Term, bf16_bits};
 use std::fmt::Write;
@@ -204,15 +204,16 @@ impl Tile {
     }
 }
 
-/// The text that packs the rows of `contraction` but for those of its terms that are `handed` by others, not all, for at most
-/// `max_seats` seats, its kernel called `pack`. Rows are zero before its first launch. Launch arguments: the seats; a buffer for
-/// each term, whole storages with `seat_elements[term]` elements a seat (0 where one value serves all); rows of [`row_bytes`].
+/// The text that packs the rows of `contraction` but for those of its terms that are `handed` by others, not all, for turns of
+/// `seating`, its kernel called `pack`. Rows are zero before its first launch. Launch arguments: the seats; a buffer for each term, whole
+/// storages with `seat_elements[term]` elements a seat (0 where one value serves all); rows of [`row_bytes`]; the turn's block, if a term
+/// is a state.
 /// Workload: the seats.
 pub(crate) fn pack_text(
     contraction: &Contraction,
     seat_elements: &[usize],
     handed: &[usize],
-    max_seats: usize,
+    seating: Seating<'_>,
 ) -> String {
     let (k, row) = (contraction.k(), row(contraction.k()));
     let together = if is_aligned(contraction, seat_elements) { 4 } else { 1 };
@@ -232,7 +233,7 @@ pub(crate) fn pack_text(
         contraction,
         seat_elements,
         out_seat_elements: 0,
-        max_seats,
+        seating,
         cell: None,
         hands: &[],
         text: String::new(),
@@ -246,8 +247,9 @@ pub(crate) fn pack_text(
     line!(text, "  %padded = index.add %all, %less : index");
     line!(text, "  %groups = index.div %padded, %size : index");
     line!(text, "  kernel.launch.config workgroups(%groups, %one, %one) workgroup_size(%size, %one, %one) : index");
+    let block = text.block_argument();
     let lefts: String = (0..contraction.terms.len()).map(|at| format!("%left{at}: buffer, ")).collect();
-    line!(text, "}} launch(%given: index, {lefts}%packed: buffer) {{");
+    line!(text, "}} launch(%given: index, {lefts}%packed: buffer{block}) {{");
     text.seats();
     text.term_views();
     let view = format!("view<[%rows]x{row}xbf16>");
@@ -258,7 +260,7 @@ pub(crate) fn pack_text(
     line!(text, "  %item = kernel.workitem.id<x> : index");
     line!(text, "  %group = kernel.workgroup.id<x> : index");
     // Of whole workgroups, so that it is counted in 32 bits where that is enough.
-    let last = (pieces_of_seat * max_seats).next_multiple_of(PACKERS);
+    let last = (pieces_of_seat * seating.max_seats).next_multiple_of(PACKERS);
     line!(text, "  %number = index.madd %group, %size, %item : index");
     line!(text, "  %e = index.assume %number [range(%number, 0, {last})] : index");
     line!(text, "  %row = index.div %e, %pieces : index");
@@ -306,19 +308,19 @@ pub(crate) fn pack_text(
     text.text
 }
 
-/// The text of `contraction` in workgroups of `tile`, for at most `max_seats` seats, its kernel called `contract`. Launch arguments:
+/// The text of `contraction` in workgroups of `tile`, for turns of `seating`, its kernel called `contract`. Launch arguments:
 /// the seats; rows as [`pack_text`] writes them; the rest as of [`contract::text`](crate::contract::text), `cell` and `hands` too, with
 /// weights as [`packed_bytes`] makes them. Workload: the seats. `None` for an activation that this has no form for.
 pub(crate) fn text(
     contraction: &Contraction,
     out_seat_elements: usize,
     tile: Tile,
-    max_seats: usize,
+    seating: Seating<'_>,
     cell: Option<Cell<'_>>,
     hands: &[Hand],
 ) -> Option<String> {
     let writer =
-        Writer { contraction, seat_elements: &[], out_seat_elements, max_seats, cell, hands, text: String::new() };
+        Writer { contraction, seat_elements: &[], out_seat_elements, seating, cell, hands, text: String::new() };
     let mut text = Text { writer, tile };
     text.head();
     text.places();
@@ -897,7 +899,7 @@ mod tests {
 
         fn text(&self, tile: Tile) -> String {
             // For more rows than any tile has, so that no piece is known to be of none.
-            text(&self.contraction, self.out_len, tile, 99, None, &[]).expect("the activation is known")
+            text(&self.contraction, self.out_len, tile, Seating::of(99), None, &[]).expect("the activation is known")
         }
 
         /// The result by the interpreter, which multiplies fragments as chains of fused multiply-adds.
@@ -907,7 +909,7 @@ mod tests {
             let mut terms = [bytes(&self.data[0]), bytes(&self.data[1])];
             let mut rows = vec![0; SEATS * POSITIONS * row_bytes(&self.contraction)];
             let mut out = bytes(&vec![9.0; SEATS * self.out_len]);
-            let pack = pack_text(&self.contraction, &self.seat_elements, &[], 5);
+            let pack = pack_text(&self.contraction, &self.seat_elements, &[], Seating::of(5));
             launch("pack", pack, terms.iter_mut().chain([&mut rows]));
             let mut weights = packed_bytes(weights, self.contraction.k(), *n);
             let mut bias = bytes(bias.as_deref().unwrap_or_default());
@@ -981,7 +983,7 @@ mod tests {
                 let mut rows = vec![0; SEATS * POSITIONS * row_bytes(maker)];
                 launch(
                     "pack",
-                    pack_text(maker, &case.seat_elements, &[], 5),
+                    pack_text(maker, &case.seat_elements, &[], Seating::of(5)),
                     memory[..2].iter_mut().chain([&mut rows]),
                 );
                 let mut packed = vec![0; SEATS * POSITIONS * row_bytes(&reader)];
@@ -990,12 +992,20 @@ mod tests {
                 for tile in kinds {
                     let (text, mut weights) = match tile {
                         Some(tile) => (
-                            text(maker, case.out_len, tile, 5, None, &hands),
+                            text(maker, case.out_len, tile, Seating::of(5), None, &hands),
                             packed_bytes(&maker.weights, maker.k(), n),
                         ),
                         None => {
                             let tile = contract::Tile::of(maker, 2, 132, None);
-                            let text = contract::text(maker, &case.seat_elements, case.out_len, tile, 5, None, &hands);
+                            let text = contract::text(
+                                maker,
+                                &case.seat_elements,
+                                case.out_len,
+                                tile,
+                                Seating::of(5),
+                                None,
+                                &hands,
+                            );
                             (text, contract::packed_bytes(&maker.weights, maker.k(), n).into_owned())
                         }
                     };
@@ -1003,7 +1013,7 @@ mod tests {
                     let lefts = if tile.is_some() { vec![&mut rows] } else { vec![own, &mut *other] };
                     let after = [&mut weights, &mut bias, &mut *out, &mut found];
                     launch("contract", text.expect("the activation is known"), lefts.into_iter().chain(after));
-                    let whole = pack_text(&reader, seat_elements, &[], 5);
+                    let whole = pack_text(&reader, seat_elements, &[], Seating::of(5));
                     let terms = if at == 0 { [&mut *out, other] } else { [other, out] };
                     let [first, second] = terms;
                     let mut lefts = vec![&mut *first];
@@ -1012,7 +1022,7 @@ mod tests {
                     }
                     launch("pack", whole, lefts.into_iter().chain([&mut packed]));
                     if reader.terms.len() > 1 {
-                        let rest = pack_text(&reader, seat_elements, &[at], 5);
+                        let rest = pack_text(&reader, seat_elements, &[at], Seating::of(5));
                         launch("pack", rest, [first, second, &mut found]);
                     }
                     assert!(found == packed, "{n} columns, {from} and {count} on, {tile:?}");
@@ -1036,7 +1046,7 @@ mod tests {
                 image::of_text(&origin, "node", false, 0b1100, &takes).unwrap_or_else(|error| panic!("{error}"))
             };
             // Rows are read and written in pieces, and packed whole.
-            let pack = ptx("pack", pack_text(&case.contraction, &case.seat_elements, &[], 9));
+            let pack = ptx("pack", pack_text(&case.contraction, &case.seat_elements, &[], Seating::of(9)));
             assert_eq!(pack.launch.geometry(&[9]).expect("a geometry").workgroups, [9 * 3 * 64 / 256 + 1, 1, 1]);
             assert!(pack.text.contains("ld.global.v4.b32") && !pack.text.contains("ld.global.b32"), "{}", pack.text);
             for tile in TILES {
@@ -1081,7 +1091,7 @@ mod tests {
         for (architecture, overlaps) in [(80, false), (90, true), (120, true)] {
             let takes = Takes { target: Sm::new(architecture), version: (9, 0), shared_bytes_max: 227 << 10, overlaps };
             let texts = TILES.iter().map(|tile| ("contract", case.text(*tile)));
-            let pack = pack_text(&case.contraction, &case.seat_elements, &[], 9);
+            let pack = pack_text(&case.contraction, &case.seat_elements, &[], Seating::of(9));
             for (name, text) in texts.chain([("pack", pack)]) {
                 let origin = image::text("contract.loom", text, name);
                 let image = image::of_text(&origin, "node", false, 0b1100, &takes);

@@ -23,10 +23,11 @@ use crate::matrices;
 use crate::moves::{CARRIED_MAX, CARRIED_UNIT, Filled, Kind, Moved, RANGES_MAX, Way};
 use crate::queue::{BLOCK_HEAD, BLOCK_NUMBER, block_bytes, write_block};
 use crate::slot::SlotMemory;
+use crate::states::States;
 use crate::steps::{self, Commands, Handed, Part, Rows, Step};
 use crate::sys::{Address, Memory, Node};
 use crate::weights::{Constant, Owner};
-use crate::writer::{GRID_YZ_MAX, Hand};
+use crate::writer::{GRID_YZ_MAX, Hand, Seating};
 use lanes_core::Scope;
 use lanes_core::device::flight::{Bindings, Sample};
 use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions, Purpose, TurnTimes};
@@ -145,6 +146,10 @@ struct Preparation<'a> {
     /// By contraction of rounded operands: where in scratch its packed rows begin, behind what the layout has.
     packed_of: Vec<Option<usize>>,
     rows: Rows,
+    /// What touches states where they lie.
+    in_place: States,
+    /// Storages that are states.
+    state_ids: Vec<StorageId>,
     /// By contraction that packs its rows: the kernel that does.
     packer_of: HashMap<usize, usize>,
     /// By command: its record, if it has one.
@@ -237,6 +242,9 @@ impl<'a> Preparation<'a> {
         let hazards = Hazards::with_layout(plan, &layout);
         let commands = plan.plan().commands.len();
         let rows = Rows::of(plan, &parts);
+        let in_place = States::of(plan, &parts, &rows);
+        let is_state = |id: &StorageId| matches!(plan.plan().storages[id.0 as usize], Storage::State { .. });
+        let state_ids = (0..plan.plan().storages.len() as u32).map(StorageId).filter(is_state).collect();
         let (packed_of, scratch_bytes) = packed(plan, &rows, &layout, seats).ok_or_else(|| {
             DeviceError::unaddressable(format!("packed rows of plan {name} for {seats} seats"), u64::MAX)
         })?;
@@ -257,6 +265,8 @@ impl<'a> Preparation<'a> {
             contraction_of: HashMap::new(),
             packed_of,
             rows,
+            in_place,
+            state_ids,
             packer_of: HashMap::new(),
             record_of: vec![None; commands],
             faulting: Vec::new(),
@@ -336,16 +346,22 @@ impl<'a> Preparation<'a> {
     /// Compiles a contraction, once for each tile that some bucket takes.
     fn contraction(&mut self, at: usize, contraction: &Contraction) -> Result<(), DeviceError> {
         let elements = |storage| self.seat_stride(storage) / 4;
+        let contraction = &self.in_place.contraction(at, contraction).clone();
         let terms: Vec<usize> = contraction.terms.iter().map(|term| elements(term.storage)).collect();
         let out = elements(contraction.out);
-        let epilogue = self.epilogue_of(at);
-        let more: Vec<usize> = epilogue
-            .map(|epilogue| cell::places(epilogue).map(|place| elements(place.storage)).collect())
-            .unwrap_or_default();
-        let cell =
-            epilogue.map(|epilogue| Cell { epilogue, seat_elements: &more, keeps: steps::keeps(self.plan, epilogue) });
+        let epilogue = self.epilogue_of(at).cloned();
+        let more: Vec<usize> =
+            epilogue.iter().flat_map(|epilogue| cell::places(epilogue).map(|place| elements(place.storage))).collect();
+        let cell = epilogue.as_ref().map(|epilogue| Cell {
+            epilogue,
+            seat_elements: &more,
+            keeps: steps::keeps(self.plan, epilogue),
+        });
+        let states = self.state_ids.clone();
+        let Capacity { rows, max_seats } = self.capacity;
+        let seating = Seating { max_seats: max_seats as usize, rows: rows as usize, states: &states };
         if let Some(pack) = &self.rows.pack_of[at] {
-            let text = matrices::pack_text(contraction, &terms, &pack.others, self.capacity.max_seats as usize);
+            let text = matrices::pack_text(contraction, &terms, &pack.others, seating);
             let origin = image::text("pack.loom", text, "pack");
             let image = image::of_text(&origin, &contraction.label, false, 0, &self.device.takes())?;
             let number = self.load(image)?;
@@ -357,10 +373,9 @@ impl<'a> Preparation<'a> {
             if self.contraction_of.contains_key(&(at, tile)) {
                 continue;
             }
-            let seats = self.capacity.max_seats as usize;
             let text = match tile {
-                Tile::Floats(tile) => contract::text(contraction, &terms, out, tile, seats, cell, &hands),
-                Tile::Matrices(tile) => matrices::text(contraction, out, tile, seats, cell, &hands),
+                Tile::Floats(tile) => contract::text(contraction, &terms, out, tile, seating, cell, &hands),
+                Tile::Matrices(tile) => matrices::text(contraction, out, tile, seating, cell, &hands),
             };
             let text = text.ok_or_else(|| DeviceError::Unsupported {
                 what: format!("activation {:?} of {} on a GPU", contraction.activation, contraction.label),
@@ -387,11 +402,11 @@ impl<'a> Preparation<'a> {
         })
     }
 
-    /// What is done with the contraction that command `at` is.
-    fn epilogue_of(&self, at: usize) -> Option<&'a Epilogue> {
+    /// What is done with the contraction that command `at` is, and states that it touches.
+    fn epilogue_of(&self, at: usize) -> Option<&Epilogue> {
         let Part::Early(late) = self.parts[at] else { return None };
         let Part::Cell(epilogue) = self.parts[late] else { return None };
-        Some(&self.plan.plan().epilogues[epilogue])
+        Some(&self.in_place.epilogues[epilogue])
     }
 
     /// The tile of a contraction in a turn of `seats` seats.
@@ -619,6 +634,7 @@ impl<'a> Build<'a> {
             parts: &self.of.parts,
             rows: &self.of.rows,
             reports: &reports,
+            states: &self.of.in_place,
         };
         let (steps, of_command) = commands.steps(nodes.len(), up, &there);
         for (step, after) in steps {
@@ -676,9 +692,12 @@ impl<'a> Build<'a> {
                 let Command::Contract(contraction) = &commands[at] else { return Ok(Node::Nothing) };
                 let lacks =
                     || DeviceError::Invalid { what: format!("no kernel packs the rows of {}", contraction.label) };
+                let terms = &self.of.in_place.contraction(at, contraction).terms;
                 let mut passed = vec![Given::Bits(seats as u64)];
-                passed.extend(contraction.terms.iter().map(|term| Given::Buffer(self.base(term.storage), 0)));
+                passed.extend(terms.iter().map(|term| Given::Buffer(self.base(term.storage), 0)));
                 passed.push(Given::Buffer(self.packed(at), 0));
+                // Only texts that touch states look at it.
+                passed.push(Given::Buffer(self.device, 0));
                 let kernel = self.of.packer_of.get(&at).copied().ok_or_else(lacks)?;
                 self.launch(at, kernel, &contraction.label, &[seats as u64], &passed, seats)
             }
@@ -760,6 +779,7 @@ impl<'a> Build<'a> {
             }
             Command::Contract(contraction) => {
                 let whole = |id| Given::Buffer(self.base(id), 0);
+                let contraction = self.of.in_place.contraction(at, contraction);
                 let (weights, bias) = self.of.weights_of[&at];
                 // Into memory that all seats share there is one seat: the check of the options sees to it.
                 let mut passed = vec![Given::Bits(seats as u64)];
@@ -773,6 +793,7 @@ impl<'a> Build<'a> {
                 let more = self.of.epilogue_of(at).map(cell::places).into_iter().flatten();
                 passed.extend(more.map(|place| whole(place.storage)));
                 passed.extend(self.of.hands(at).map(|(_, owner)| Given::Buffer(self.packed(owner), 0)));
+                passed.push(Given::Buffer(self.device, 0));
                 let tile = self.of.tile(contraction, seats);
                 let lacks =
                     || DeviceError::Invalid { what: format!("no kernel of {} for {seats} seats", contraction.label) };

@@ -7,7 +7,7 @@
 //!
 //! - A launch that goes on with a contraction is done with it in one kernel, where nothing needs to come between.
 //! - Zeros that nobody overwrites are there already: scratch is zeroed when it is made, and such a storage shares memory with none.
-//! - What moves first, or last, moves in one launch.
+//! - What moves first, or last, moves in one launch. States that only contractions and cells touch do not move (`states`).
 //! - Rows that are multiplied rounded are packed by a launch of their own, once for all contractions that read the same. What a
 //!   contraction makes of them for another it writes there itself.
 //! - Nothing here needs a GPU: [`outline`] tells what a plan would become.
@@ -16,6 +16,7 @@
 use crate::contract::cell;
 use crate::matrices;
 use crate::moves::MOVES_MOST;
+use crate::states::{self, States};
 use crate::writer::step;
 use lanes_core::device::DeviceError;
 use lanes_core::hazard::Hazards;
@@ -38,12 +39,16 @@ pub(crate) enum Part {
     Cell(usize),
     /// A fill whose zeros are there.
     Kept,
+    /// A gather that is left out: kernels read the state where it lies.
+    Read,
+    /// A scatter that the cell of this launch does.
+    Written(usize),
 }
 
 /// By storage, the commands that write it, in program order, and what of it.
-type Writers = Vec<Vec<(usize, Region)>>;
+pub(crate) type Writers = Vec<Vec<(usize, Region)>>;
 
-fn writers(plan: &Plan) -> Writers {
+pub(crate) fn writers(plan: &Plan) -> Writers {
     let mut writers = vec![Vec::new(); plan.storages.len()];
     for (at, command) in plan.commands.iter().enumerate() {
         for touch in command.touches().into_iter().filter(|touch| touch.access.writes()) {
@@ -56,9 +61,9 @@ fn writers(plan: &Plan) -> Writers {
 }
 
 /// What becomes of each command of `plan` for `seats` seats.
-pub(crate) fn parts(plan: &Checked<'_>, seats: usize) -> Vec<Part> {
-    let hazards = Hazards::of(plan);
-    let plan = plan.plan();
+pub(crate) fn parts(checked: &Checked<'_>, seats: usize) -> Vec<Part> {
+    let hazards = Hazards::of(checked);
+    let plan = checked.plan();
     let mut parts = vec![Part::Alone; plan.commands.len()];
     for (at, epilogue) in plan.epilogues.iter().enumerate() {
         let Command::Contract(contraction) = &plan.commands[epilogue.contraction] else { continue };
@@ -85,6 +90,7 @@ pub(crate) fn parts(plan: &Checked<'_>, seats: usize) -> Vec<Part> {
         }
         parts[at] = Part::Kept;
     }
+    states::mark(checked, &hazards, &mut parts);
     parts
 }
 
@@ -117,7 +123,8 @@ pub(crate) fn layout(plan: &Checked<'_>, parts: &[Part], seats: usize) -> Option
         _ if is_kept[id.0 as usize] => 0..=last,
         Part::Early(late) => at..=late,
         Part::Cell(epilogue) => plan.plan().epilogues[epilogue].contraction..=at,
-        Part::Alone | Part::Kept => at..=at,
+        Part::Written(cell) => cell..=at,
+        Part::Alone | Part::Kept | Part::Read => at..=at,
     })
 }
 
@@ -301,6 +308,7 @@ pub(crate) struct Commands<'a> {
     pub rows: &'a Rows,
     /// By command: whether it has a fault record.
     pub reports: &'a [bool],
+    pub states: &'a States,
 }
 
 /// Steps, each with the nodes that it comes after.
@@ -339,10 +347,22 @@ impl Commands<'_> {
         let mut node_of = vec![None; plan.commands.len()];
         let mut add = |step: Step, commands: &[usize]| {
             let mut after = Vec::new();
+            // Those of commands before: what a gather that is left out would wait for, whoever waits for it waits for.
+            let nodes = |before: Vec<usize>, node_of: &[Option<usize>]| {
+                let (mut nodes, mut before) = (Vec::new(), before);
+                while let Some(earlier) = before.pop() {
+                    nodes.extend(node_of[earlier]);
+                    if self.parts[earlier] == Part::Read {
+                        before.extend(self.hazards.before(earlier).iter().map(|&earlier| earlier as usize));
+                    }
+                }
+                nodes
+            };
             if let Step::Pack(owner) = step {
                 let Some(pack) = &self.rows.pack_of[owner] else { return };
                 after.extend(pack.storages.iter().filter_map(|id| input(*id)));
-                after.extend(pack.after.iter().filter_map(|&earlier| node_of[earlier]));
+                after.extend(nodes(pack.after.clone(), &node_of));
+                after.extend(up.filter(|_| self.states.by_row[owner]));
                 after.sort_unstable();
                 after.dedup();
                 packed[owner] = Some(first + steps.len());
@@ -353,7 +373,9 @@ impl Commands<'_> {
                 after.extend(packed[owner]);
             }
             for &at in commands {
-                after.extend(self.hazards.before(at).iter().filter_map(|&earlier| node_of[earlier as usize]));
+                let before = self.hazards.before(at).iter().map(|&earlier| earlier as usize).collect();
+                after.extend(nodes(before, &node_of));
+                after.extend(up.filter(|_| self.states.by_row[at]));
                 for touch in plan.commands[at].touches() {
                     match touch.place {
                         Place::Storage(id) => after.extend(input(id)),
@@ -376,8 +398,12 @@ impl Commands<'_> {
                 add(Step::Pack(at), &[]);
             }
             match self.parts[at] {
-                Part::Early(_) | Part::Kept => {}
-                Part::Cell(epilogue) => add(Step::Cell(epilogue), &[plan.epilogues[epilogue].contraction, at]),
+                Part::Early(_) | Part::Kept | Part::Read | Part::Written(_) => {}
+                Part::Cell(epilogue) => {
+                    let stored = (at..plan.commands.len()).filter(|&later| self.parts[later] == Part::Written(at));
+                    let all = [plan.epilogues[epilogue].contraction, at].into_iter().chain(stored);
+                    add(Step::Cell(epilogue), &all.collect::<Vec<_>>());
+                }
                 Part::Alone if is_early[at] || is_late[at] => {}
                 Part::Alone => match command {
                     Command::Copy { .. } | Command::Gather { .. } | Command::Scatter { .. } => {
@@ -401,7 +427,8 @@ impl Commands<'_> {
             Command::Scatter { .. } => true,
             _ => false,
         };
-        (0..plan.commands.len()).filter(|&at| moves(&plan.commands[at]) && may(at)).collect()
+        let is_left = |&at: &usize| self.parts[at] == Part::Alone && moves(&plan.commands[at]) && may(at);
+        (0..plan.commands.len()).filter(is_left).collect()
     }
 }
 
@@ -418,7 +445,8 @@ pub fn outline(plan: &Checked<'_>, max_seats: usize) -> Result<Vec<String>, Devi
     let commands = &plan.plan().commands;
     let reports = vec![false; commands.len()];
     let rows = Rows::of(plan, &parts);
-    let turn = Commands { plan, hazards: &hazards, parts: &parts, rows: &rows, reports: &reports };
+    let states = States::of(plan, &parts, &rows);
+    let turn = Commands { plan, hazards: &hazards, parts: &parts, rows: &rows, reports: &reports, states: &states };
     let (steps, _) = turn.steps(0, None, &[]);
     let said = |step: &Step| match step {
         Step::Moves(moved) => moved.iter().map(|&at| commands[at].label()).collect::<Vec<_>>().join(", "),

@@ -3,8 +3,9 @@
 //! - Rows are seats by positions. Operands are found where they lie; those of 32 bits are never written out as patches.
 //! - How sums are made, and where they wait for what becomes of them, is for each kind of products to say (`contract`, `matrices`).
 
-use crate::contract::cell::Cell;
-use lanes_core::plan::{Activation, Contraction, Term};
+use crate::contract::cell::{self, Cell};
+use crate::queue::BLOCK_HEAD;
+use lanes_core::plan::{Activation, Contraction, StorageId, Term};
 use std::fmt::Write;
 use std::ops::{Deref, DerefMut, Range};
 
@@ -24,14 +25,39 @@ pub(crate) const GRID_YZ_MAX: u32 = 65_535;
 /// Work-items of a subgroup.
 pub(crate) const LANES: usize = 32;
 
+/// Who may sit in a turn, and where their states lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seating<'a> {
+    pub max_seats: usize,
+    /// Rows of every state.
+    pub rows: usize,
+    /// Storages that are states: elements of the row that a seat reads, or writes, whatever the seat's number.
+    pub states: &'a [StorageId],
+}
+
+#[cfg(test)]
+impl Seating<'_> {
+    /// So many, none of whose storages is a state.
+    pub const fn of(max_seats: usize) -> Self {
+        Self { max_seats, rows: 1, states: &[] }
+    }
+}
+
+/// Which of a seat's two rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Row {
+    Read,
+    Written,
+}
+
 /// A kernel of a contraction, or of what packs its rows, being written.
 pub(crate) struct Writer<'a> {
     pub contraction: &'a Contraction,
-    /// Elements of a seat of the storage of each term; 0 where one value serves all.
+    /// Elements of a seat, or a state's row, of the storage of each term; 0 where one value serves all. Empty where terms are not looked at.
     pub seat_elements: &'a [usize],
     /// Likewise of the result's.
     pub out_seat_elements: usize,
-    pub max_seats: usize,
+    pub seating: Seating<'a>,
     pub cell: Option<Cell<'a>>,
     /// Who else gets the results, rounded: a buffer each, after all others.
     pub hands: &'a [Hand],
@@ -97,9 +123,54 @@ impl Writer<'_> {
         line!(self, "  %{name} = index.constant {value} : index");
     }
 
-    /// The elements of a storage that `last` is the end of, for a seat or for all.
-    pub fn length(&mut self, name: &str, elements: usize, last: usize) {
-        let (count, each) = if elements == 0 { ("one", last) } else { ("seats", elements) };
+    pub fn is_state(&self, storage: StorageId) -> bool {
+        self.seating.states.contains(&storage)
+    }
+
+    /// Whether it touches states, and so is told the turn's rows: a buffer behind all others.
+    fn is_by_row(&self) -> bool {
+        let terms = self.contraction.terms.iter().zip(self.seat_elements).map(|(term, _)| term.storage);
+        let places = self.cell.iter().flat_map(|cell| cell::places(cell.epilogue)).map(|place| place.storage);
+        terms.chain(places).any(|storage| self.is_state(storage))
+    }
+
+    /// The argument that tells the turn's rows, if there is one.
+    pub fn block_argument(&self) -> &'static str {
+        if self.is_by_row() { ", %turn: buffer" } else { "" }
+    }
+
+    /// `%{name}`: a row of seat `%{seat}`.
+    pub fn row(&mut self, name: &str, seat: &str, row: Row) {
+        let Seating { max_seats, rows, .. } = self.seating;
+        let first = BLOCK_HEAD / 4 + if row == Row::Read { 0 } else { max_seats };
+        let words = self.words();
+        self.index(&format!("{name}first"), first);
+        line!(self, "  %{name}at = index.add %{seat}, %{name}first : index");
+        line!(self, "  %{name}word = view.load %words[%{name}at] : {words} -> i32");
+        line!(self, "  %{name}any = index.cast %{name}word : i32 to index");
+        line!(self, "  %{name} = index.assume %{name}any [range(%{name}any, 0, {})] : index", rows - 1);
+    }
+
+    /// `%occupied`: how many seats the turn has.
+    pub fn occupied(&mut self) {
+        let (most, words) = (self.seating.max_seats, self.words());
+        line!(self, "  %occupiedword = view.load %words[%zero] : {words} -> i32");
+        line!(self, "  %occupiedany = index.cast %occupiedword : i32 to index");
+        line!(self, "  %occupied = index.assume %occupiedany [range(%occupiedany, 1, {most})] : index");
+    }
+
+    /// The type of `%words`, the turn's block.
+    fn words(&self) -> String {
+        format!("view<{}xi32>", BLOCK_HEAD / 4 + 2 * self.seating.max_seats)
+    }
+
+    /// The elements of `storage` that `last` is the end of, for a seat, a row, or for all.
+    pub fn length(&mut self, name: &str, storage: StorageId, elements: usize, last: usize) {
+        let (count, each) = match elements {
+            0 => ("one", last),
+            _ if self.is_state(storage) => ("staterows", elements),
+            _ => ("seats", elements),
+        };
         line!(self, "  %{name}each = index.constant {each} : index");
         line!(self, "  %{name}length = index.mul %{count}, %{name}each : index");
     }
@@ -123,13 +194,13 @@ impl Writer<'_> {
         line!(self, "  %padded = index.add %rows, %less : index");
         line!(self, "  %down = index.div %padded, %together : index");
         // Neighbours have the same rows, and weights side by side; where there are more rows than y has room for, the other way round.
-        let is_tall = positions.saturating_mul(self.max_seats).div_ceil(extent.rows) > GRID_YZ_MAX as usize;
+        let is_tall = positions.saturating_mul(self.seating.max_seats).div_ceil(extent.rows) > GRID_YZ_MAX as usize;
         let grid = if is_tall { "%down, %across" } else { "%across, %down" };
         line!(self, "  kernel.launch.config workgroups({grid}, %one) workgroup_size(%size, %one, %one) : index");
         let lefts: String = lefts.iter().map(|left| format!("%{left}: buffer, ")).collect();
         let bias_argument = if bias.is_some() { "%bias: buffer, " } else { "" };
         let hands = (0..self.hands.len()).map(|at| format!(", %hand{at}: buffer"));
-        let more = self.cell_arguments() + &hands.collect::<String>();
+        let more = self.cell_arguments() + &hands.collect::<String>() + self.block_argument();
         line!(self, "}} launch(%given: index, {lefts}%weights: buffer, {bias_argument}%out: buffer{more}) {{");
         self.seats();
         for (name, value) in [("width", extent.columns), ("together", extent.rows)] {
@@ -146,7 +217,7 @@ impl Writer<'_> {
     /// `%seats` and `%rows` of a launch, and some numbers.
     pub fn seats(&mut self) {
         // So that rows and what they begin at are counted in 32 bits where that is enough.
-        line!(self, "  %seats = index.assume %given [range(%given, 1, {})] : index", self.max_seats);
+        line!(self, "  %seats = index.assume %given [range(%given, 1, {})] : index", self.seating.max_seats);
         line!(self, "  %start = index.constant 0 : offset");
         for (name, value) in [("zero", 0), ("one", 1), ("positions", self.contraction.positions), ("lanes", LANES)] {
             self.index(name, value);
@@ -155,22 +226,27 @@ impl Writer<'_> {
         line!(self, "  %rows = index.mul %seats, %positions : index");
         line!(self, "  %lastrow = index.sub %rows, %one : index");
         line!(self, "  %lane = kernel.subgroup.lane.id : index");
+        if self.is_by_row() {
+            let words = self.words();
+            self.index("staterows", self.seating.rows);
+            line!(self, "  %words = buffer.view %turn[%start] : buffer -> {words}");
+        }
     }
 
     /// `%view{at}` of the storage of each term.
     pub fn term_views(&mut self) {
         let Contraction { terms, positions, .. } = self.contraction;
         for (at, term) in terms.iter().enumerate() {
-            self.length(&format!("left{at}"), self.seat_elements[at], last(term, *positions));
+            self.length(&format!("left{at}"), term.storage, self.seat_elements[at], last(term, *positions));
             line!(self, "  %view{at} = buffer.view %left{at}[%start] : buffer -> view<[%left{at}length]xf32>");
         }
     }
 
     /// Views of the result, the bias, and what a cell touches.
     pub fn result_views(&mut self) {
-        let Contraction { bias, positions, n, out_offset, out_position_stride, .. } = self.contraction;
+        let Contraction { bias, positions, n, out, out_offset, out_position_stride, .. } = self.contraction;
         let out_last = out_offset + positions.saturating_sub(1) * step(*positions, *out_position_stride) + n;
-        self.length("out", self.out_seat_elements, out_last);
+        self.length("out", *out, self.out_seat_elements, out_last);
         line!(self, "  %result = buffer.view %out[%start] : buffer -> view<[%outlength]xf32>");
         if bias.is_some() {
             line!(self, "  %b = buffer.view %bias[%start] : buffer -> view<{n}xf32>");
@@ -259,7 +335,12 @@ impl Writer<'_> {
         }
         line!(self, "  %seat{of} = index.div %row{name}, %positions : index");
         line!(self, "  %position{of} = index.rem %row{name}, %positions : index");
-        line!(self, "  %s{of} = index.mul %seat{of}, %elements{of} : index");
+        let mut from = format!("seat{of}");
+        if self.is_state(term.storage) {
+            from = format!("read{of}");
+            self.row(&from, &format!("seat{of}"), Row::Read);
+        }
+        line!(self, "  %s{of} = index.mul %{from}, %elements{of} : index");
         line!(self, "  %a{of} = index.add %s{of}, %offset{of} : index");
         line!(self, "  %b{of} = index.madd %position{of}, %ofposition{of}, %a{of} : index");
         line!(self, "  %kt{of} = index.sub %kk{name}, %done{of} : index");
@@ -403,6 +484,7 @@ impl Writer<'_> {
             line!(self, "  %position{i} = index.rem %ofrow{i}, %positions : index");
         }
         if let Some(cell) = self.cell {
+            self.state_rows(cell, numbers.clone());
             numbers.for_each(|i| self.operands(cell, i));
         }
     }

@@ -9,15 +9,16 @@
 //! - Not here: which launches go with which contraction (`steps`).
 
 use crate::matrices;
-use crate::writer::{LANES, Writer, line, step};
+use crate::writer::{LANES, Row, Writer, line, step};
 use lanes_core::plan::{Activation, Contraction, Elements, Epilogue, Operand, Precision};
 use std::fmt::Write;
+use std::ops::Range;
 
 /// What a kernel does with sums instead of storing them.
 #[derive(Clone, Copy)]
 pub(crate) struct Cell<'a> {
     pub epilogue: &'a Epilogue,
-    /// Elements of a seat of what each of [`places`] lies in; 0 where one value serves all.
+    /// Elements of a seat, or a state's row, of what each of [`places`] lies in; 0 where one value serves all.
     pub seat_elements: &'a [usize],
     /// Whether the sums are stored too.
     pub keeps: bool,
@@ -61,7 +62,7 @@ impl Writer<'_> {
             let last = place.offset
                 + step(positions, place.position_stride) * (positions - 1)
                 + step(cell.epilogue.units, place.unit_stride) * (cell.epilogue.units - 1);
-            self.length(&format!("more{at}"), cell.seat_elements[at], last + 1);
+            self.length(&format!("more{at}"), place.storage, cell.seat_elements[at], last + 1);
             line!(self, "  %place{at} = buffer.view %more{at}[%start] : buffer -> view<[%more{at}length]xf32>");
         }
     }
@@ -86,12 +87,34 @@ impl Writer<'_> {
         }
     }
 
+    /// Of rows of an item by number, the rows of states that their seats read, `%read{i}`, and write, `%written{i}`, and whether these are kept:
+    /// those of seats that only fill a bucket are not. Where nothing lies in states, nothing.
+    pub(crate) fn state_rows(&mut self, cell: Cell<'_>, numbers: Range<usize>) {
+        let Cell { epilogue, .. } = cell;
+        let mut states = places(epilogue).map(|place| self.is_state(place.storage));
+        let results = states.by_ref().take(epilogue.results.len()).fold(false, |any, is| any || is);
+        let operands = states.any(|is| is);
+        if results {
+            self.occupied();
+        }
+        for i in numbers {
+            if operands {
+                self.row(&format!("read{i}"), &format!("seat{i}"), Row::Read);
+            }
+            if results {
+                self.row(&format!("written{i}"), &format!("seat{i}"), Row::Written);
+                line!(self, "  %kept{i} = index.cmp ult, %seat{i}, %occupied : index");
+            }
+        }
+    }
+
     /// What row `%ofrow{i}` of `%unit` is made of besides sums: `%loaded{n}of{i}`.
     pub(crate) fn operands(&mut self, cell: Cell<'_>, i: usize) {
         let mut loaded = cell.epilogue.results.len();
         for (n, operand) in cell.epilogue.operands.iter().enumerate() {
             if let Operand::Memory(elements) = operand {
-                let at = self.place(&format!("in{n}of{i}"), i, elements, cell.seat_elements[loaded]);
+                let seat = if self.is_state(elements.storage) { "read" } else { "seat" };
+                let at = self.place(&format!("in{n}of{i}"), seat, i, elements, cell.seat_elements[loaded]);
                 let view = format!("view<[%more{loaded}length]xf32>");
                 line!(self, "  %loaded{n}of{i} = view.load %place{loaded}[{at}] : {view} -> f32");
                 loaded += 1;
@@ -133,19 +156,27 @@ impl Writer<'_> {
             };
             for (group, sum) in sums.iter().enumerate() {
                 let lies = Elements { offset: lies.offset + group * epilogue.units, ..lies };
-                let at = self.place(&format!("out{group}"), i, &lies, self.out_seat_elements);
+                let at = self.place(&format!("out{group}"), "seat", i, &lies, self.out_seat_elements);
                 line!(self, "    view.store {sum}, %result[{at}] : f32, view<[%outlength]xf32>");
             }
         }
         for (at, (elements, made)) in epilogue.results.iter().zip(made).enumerate() {
-            let to = self.place(&format!("to{at}"), i, elements, cell.seat_elements[at]);
+            let is_state = self.is_state(elements.storage);
+            if is_state {
+                line!(self, "    scf.if %kept{i} {{");
+            }
+            let seat = if is_state { "written" } else { "seat" };
+            let to = self.place(&format!("to{at}"), seat, i, elements, cell.seat_elements[at]);
             line!(self, "    view.store {made}, %place{at}[{to}] : f32, view<[%more{at}length]xf32>");
+            if is_state {
+                line!(self, "    }}");
+            }
             self.hand_on(at, i, made, "%unit", epilogue.units, 1);
         }
     }
 
-    /// Where the element at `%seat{i}`, `%position{i}` and `%unit` lies; the names that it takes end in `name`.
-    fn place(&mut self, name: &str, i: usize, elements: &Elements, seat_elements: usize) -> String {
+    /// Where the element at `%{seat}{i}`, `%position{i}` and `%unit` lies; the names that it takes end in `name`.
+    fn place(&mut self, name: &str, seat: &str, i: usize, elements: &Elements, seat_elements: usize) -> String {
         for (part, value) in [
             ("each", seat_elements),
             ("offset", elements.offset),
@@ -154,7 +185,7 @@ impl Writer<'_> {
         ] {
             self.index(&format!("{part}{name}"), value);
         }
-        line!(self, "      %s{name} = index.mul %seat{i}, %each{name} : index");
+        line!(self, "      %s{name} = index.mul %{seat}{i}, %each{name} : index");
         line!(self, "      %p{name} = index.madd %position{i}, %ofposition{name}, %s{name} : index");
         line!(self, "      %u{name} = index.madd %unit, %ofunit{name}, %p{name} : index");
         line!(self, "      %at{name} = index.add %u{name}, %offset{name} : index");

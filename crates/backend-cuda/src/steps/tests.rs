@@ -39,11 +39,13 @@ fn nodes_of(plan: &Checked<'_>, parts: &[Part], steps: &Steps) -> Vec<Option<usi
                 let epilogue = &plan.plan().epilogues[*epilogue];
                 put(epilogue.contraction, node);
                 put(epilogue.dispatch, node);
+                let is_stored = |at: &usize| parts[*at] == Part::Written(epilogue.dispatch);
+                (0..parts.len()).filter(is_stored).for_each(|at| put(at, node));
             }
         }
     }
     for (at, part) in parts.iter().enumerate() {
-        assert_eq!(found[at].is_none(), *part == Part::Kept, "command {at}");
+        assert_eq!(found[at].is_none(), matches!(part, Part::Kept | Part::Read), "command {at}");
     }
     found
 }
@@ -57,15 +59,27 @@ fn check(plan: &Checked<'_>, max_seats: usize) {
     let reports: Vec<bool> = commands.iter().map(|command| matches!(command, Command::Dispatch { .. })).collect();
     let (up, inputs): (usize, Vec<Option<usize>>) = (0, (1..FIRST).map(Some).collect());
     let rows = Rows::of(plan, &parts);
-    let turn = Commands { plan, hazards: &hazards, parts: &parts, rows: &rows, reports: &reports };
+    let states = States::of(plan, &parts, &rows);
+    let turn = Commands { plan, hazards: &hazards, parts: &parts, rows: &rows, reports: &reports, states: &states };
     let (steps, told) = turn.steps(FIRST, Some(up), &inputs);
     let (before, nodes) = (before(&steps), nodes_of(plan, &parts, &steps));
     let Rows { owner_of: packs, handed, .. } = &rows;
     assert_eq!(told, nodes);
+    // By command: all that come before it, by way of what is left out too.
+    let mut all_before: Vec<BTreeSet<usize>> = Vec::new();
     for at in 0..commands.len() {
-        for &earlier in hazards.before(at) {
-            let (Some(first), Some(then)) = (nodes[earlier as usize], nodes[at]) else { continue };
-            let both = matches!(parts[earlier as usize], Part::Early(late) if late == at);
+        let direct = hazards.before(at).iter().map(|&earlier| earlier as usize);
+        let by_way = direct.clone().flat_map(|earlier| all_before[earlier].iter().copied());
+        all_before.push(direct.clone().chain(by_way).collect());
+        for &earlier in &all_before[at] {
+            let (Some(first), Some(then)) = (nodes[earlier], nodes[at]) else { continue };
+            let is_one = |&(a, b): &(usize, usize)| match (parts[a], parts[b]) {
+                (Part::Early(late), _) if late == b => true,
+                (Part::Early(late), Part::Written(cell)) => late == cell,
+                (Part::Cell(_), Part::Written(cell)) => cell == a,
+                _ => false,
+            };
+            let both = is_one(&(earlier, at));
             assert!(before[then].contains(&first) || (both && first == then), "command {earlier} comes before {at}");
         }
         // What it reads of the host is there.
@@ -81,6 +95,7 @@ fn check(plan: &Checked<'_>, max_seats: usize) {
             assert!(needed.is_none_or(|needed| before[node].contains(&needed)), "command {at} comes after {needed:?}");
         }
         assert!(!reports[at] || before[node].contains(&up), "command {at} finds its record cleared");
+        assert!(!states.by_row[at] || before[node].contains(&up), "command {at} finds its rows");
         // Rows are packed, or handed on, when all that they are of is written, and before they are read.
         if let Some(owner) = packs[at] {
             let packer = steps.iter().position(|(step, _)| *step == Step::Pack(owner)).map(|step| FIRST + step);
@@ -187,8 +202,8 @@ fn a_stack_of_cells_is_a_node_for_each() {
     let lines = outline(&plan, 64).unwrap();
     let cell = |line: &&String| line.contains("LSTM_next_hidden") && line.contains(" with ");
     assert_eq!(lines.iter().filter(cell).count(), 3, "{lines:#?}");
-    // Six rows gathered at once; linear, cells, linear; six rows scattered at once.
-    assert_eq!(lines.len(), 1 + 1 + 3 + 1 + 1, "{lines:#?}");
+    // Linear, cells, linear: cells read and write states where they lie.
+    assert_eq!(lines.len(), 1 + 3 + 1, "{lines:#?}");
 }
 
 /// The cell has rows of its own, which hold the one before, too.

@@ -3,8 +3,10 @@
 use super::*;
 use crate::contract::{self, SUMS, Tile};
 use crate::image;
-use crate::writer::Hand;
+use crate::queue::{block_bytes, write_block};
+use crate::writer::{Hand, Seating};
 use lanes_core::DType;
+use lanes_core::lanes::{RowId, SeatRows};
 use lanes_core::plan::{Argument, Command, Plan, Precision, Scalar, Storage, StorageId};
 use lanes_model::onnx::build::{ModelBuilder, Value};
 use lanes_model::{ImportOptions, Tensor, load_bytes};
@@ -12,6 +14,18 @@ use loom_compiler::interp::{self, Limits};
 use loom_compiler::ir::Kernel;
 
 const SEATS: usize = 3;
+
+/// Rows of a state.
+const ROWS: usize = 8;
+
+/// Rows that seats read and write, where they lie in states; the last seat only fills the bucket.
+const OCCUPIED: [SeatRows; SEATS - 1] =
+    [SeatRows { read: RowId(6), write: RowId(2) }, SeatRows { read: RowId(0), write: RowId(7) }];
+
+/// The row that a seat reads: that of the first one stands in.
+fn row_read(seat: usize) -> usize {
+    OCCUPIED.get(seat).unwrap_or(&OCCUPIED[0]).read.0 as usize
+}
 
 struct Floats(u32);
 
@@ -135,7 +149,7 @@ fn check(plan: &Plan, tiles: &[Tiled]) -> usize {
             })
             .collect();
         let (n, k) = (contraction.n, contraction.k());
-        let [weights, bias, rows, handed] = [0, 1, 2, 3].map(|at| memory.len() + at);
+        let [weights, bias, rows, handed, block] = [0, 1, 2, 3, 4].map(|at| memory.len() + at);
         // The last result goes on behind five elements of another's rows.
         let result = epilogue.results.len() - 1;
         let (units, row) = (epilogue.units, epilogue.units + 5);
@@ -144,38 +158,50 @@ fn check(plan: &Plan, tiles: &[Tiled]) -> usize {
         memory.push(contraction.bias.iter().flat_map(|bias| bytemuck::cast_slice(bias).to_vec()).collect());
         memory.push(vec![0; SEATS * contraction.positions * matrices::row_bytes(contraction)]);
         memory.push(vec![0; SEATS * contraction.positions * row * 2]);
+        memory.push(vec![0; block_bytes(SEATS)]);
+        write_block(&mut memory[block], SEATS, SEATS, &OCCUPIED, 1);
+        // The last seat has what the first one has, as where rows are looked up.
+        for (storage, bytes) in plan.storages.iter().zip(&mut memory).filter(|(storage, _)| !storage.is_shared()) {
+            bytes.copy_within(..storage.bytes(), (SEATS - 1) * storage.bytes());
+        }
         let at = |id: StorageId| Some(id.0 as usize);
         let terms: Vec<usize> = contraction.terms.iter().map(|term| seat(term.storage)).collect();
         let out = seat(contraction.out);
         // What a contraction, and what goes on with it in the same kernel, make of memory.
-        let run = |tile: Tiled, cell: Option<Cell<'_>>, hands: &[Hand], memory: &mut Vec<Vec<u8>>| {
-            let order = match cell {
-                Some(_) => side_by_side(&contraction.weights, n, epilogue.units),
-                None => contraction.weights.to_vec(),
+        let run =
+            |tile: Tiled, cell: Option<Cell<'_>>, hands: &[Hand], states: &[StorageId], memory: &mut Vec<Vec<u8>>| {
+                let seating = Seating { max_seats: SEATS, rows: ROWS, states };
+                let order = match cell {
+                    Some(_) => side_by_side(&contraction.weights, n, epilogue.units),
+                    None => contraction.weights.to_vec(),
+                };
+                let of_terms = contraction.terms.iter().map(|term| at(term.storage));
+                let (text, lefts) = match tile {
+                    Tiled::Floats(tile) => {
+                        memory[weights] = contract::packed_bytes(&order, k, n).into_owned();
+                        (contract::text(contraction, &terms, out, tile, seating, cell, hands), of_terms.collect())
+                    }
+                    Tiled::Matrices(tile) => {
+                        memory[weights] = matrices::packed_bytes(&order, k, n);
+                        let pack = compiled("pack", matrices::pack_text(contraction, &terms, &[], seating));
+                        let given = std::iter::once(None).chain(of_terms).chain([Some(rows)]);
+                        let given = given.chain(
+                            (contraction.terms.iter().any(|term| states.contains(&term.storage)))
+                                .then_some(Some(block)),
+                        );
+                        launch(&pack, &given.collect::<Vec<_>>(), memory);
+                        (matrices::text(contraction, out, tile, seating, cell, hands), vec![Some(rows)])
+                    }
+                };
+                let bias = contraction.bias.as_ref().map(|_| Some(bias));
+                let more = cell.iter().flat_map(|cell| places(cell.epilogue)).map(|elements| at(elements.storage));
+                let given = std::iter::once(None).chain(lefts).chain([Some(weights)]).chain(bias);
+                let given = given.chain([at(contraction.out)]).chain(more).chain(hands.iter().map(|_| Some(handed)));
+                let given = given.chain((!states.is_empty()).then_some(Some(block))).collect::<Vec<_>>();
+                launch(&compiled("contract", text.expect("a text")), &given, memory);
             };
-            let of_terms = contraction.terms.iter().map(|term| at(term.storage));
-            let (text, lefts) = match tile {
-                Tiled::Floats(tile) => {
-                    memory[weights] = contract::packed_bytes(&order, k, n).into_owned();
-                    (contract::text(contraction, &terms, out, tile, SEATS, cell, hands), of_terms.collect())
-                }
-                Tiled::Matrices(tile) => {
-                    memory[weights] = matrices::packed_bytes(&order, k, n);
-                    let pack = compiled("pack", matrices::pack_text(contraction, &terms, &[], SEATS));
-                    let given = std::iter::once(None).chain(of_terms).chain([Some(rows)]);
-                    launch(&pack, &given.collect::<Vec<_>>(), memory);
-                    (matrices::text(contraction, out, tile, SEATS, cell, hands), vec![Some(rows)])
-                }
-            };
-            let bias = contraction.bias.as_ref().map(|_| Some(bias));
-            let more = cell.iter().flat_map(|cell| places(cell.epilogue)).map(|elements| at(elements.storage));
-            let given = std::iter::once(None).chain(lefts).chain([Some(weights)]).chain(bias);
-            let given = given.chain([at(contraction.out)]).chain(more).chain(hands.iter().map(|_| Some(handed)));
-            let given = given.collect::<Vec<_>>();
-            launch(&compiled("contract", text.expect("a text")), &given, memory);
-        };
         let mut expected = memory.clone();
-        run(tiles[0], None, &[], &mut expected);
+        run(tiles[0], None, &[], &[], &mut expected);
         let origin = plan.kernels[kernel.0 as usize].origin.as_ref().expect("it has a text");
         let after =
             origin.module().expect("it parses").specialise(&origin.kernel, &origin.config).expect("it verifies");
@@ -190,7 +216,8 @@ fn check(plan: &Plan, tiles: &[Tiled]) -> usize {
             for keeps in [false, true] {
                 let mut found = memory.clone();
                 let hands: &[Hand] = if keeps { &[hand] } else { &[] };
-                run(tile, Some(Cell { epilogue, seat_elements: &seat_elements, keeps }), hands, &mut found);
+                let cell = Cell { epilogue, seat_elements: &seat_elements, keeps };
+                run(tile, Some(cell), hands, &[], &mut found);
                 let lies = &epilogue.results[result];
                 let all = (0..SEATS).flat_map(|s| (0..contraction.positions).map(move |p| (s, p)));
                 for (at, (seat_at, position)) in all.enumerate().filter(|_| keeps) {
@@ -210,6 +237,35 @@ fn check(plan: &Plan, tiles: &[Tiled]) -> usize {
                 }
                 assert!(found[..weights] != memory[..weights], "something is written");
             }
+            // What seats have of their own, and what is made, by rows of states.
+            let is_own = |id: &StorageId| matches!(plan.storages[id.0 as usize], Storage::Input { .. });
+            let read = contraction.terms.iter().map(|term| term.storage);
+            let read = read.chain(places(epilogue).skip(epilogue.results.len()).map(|place| place.storage));
+            let read: Vec<StorageId> = read.filter(is_own).collect();
+            let written: Vec<StorageId> = epilogue.results.iter().map(|to| to.storage).collect();
+            let states = [&read[..], &written].concat();
+            let mut found = memory.clone();
+            for id in &states {
+                let (at, bytes) = (id.0 as usize, plan.storages[id.0 as usize].bytes());
+                found[at] = bytemuck::cast_slice(&floats.some(ROWS * bytes / 4)).to_vec();
+                for seat in (0..SEATS).filter(|_| read.contains(id)) {
+                    found[at][row_read(seat) * bytes..][..bytes].copy_from_slice(&memory[at][seat * bytes..][..bytes]);
+                }
+            }
+            let mut after = found.clone();
+            for (seat, rows) in OCCUPIED.iter().enumerate() {
+                for to in &epilogue.results {
+                    let all = (0..contraction.positions).flat_map(|p| (0..units).map(move |u| (p, u)));
+                    for (position, unit) in all {
+                        let (id, bytes) = (to.storage.0 as usize, plan.storages[to.storage.0 as usize].bytes());
+                        let own = (to.offset + position * to.position_stride + unit * to.unit_stride) * 4;
+                        after[id][rows.write.0 as usize * bytes + own..][..4]
+                            .copy_from_slice(&expected[id][seat * bytes + own..][..4]);
+                    }
+                }
+            }
+            run(tile, Some(Cell { epilogue, seat_elements: &seat_elements, keeps: false }), &[], &states, &mut found);
+            assert!(found[..weights] == after[..weights], "rows of states, {tile:?}, {epilogue:?}");
         }
     }
     plan.epilogues.len()
