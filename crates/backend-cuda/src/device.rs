@@ -122,7 +122,7 @@ impl CudaDevice {
         }
         let context = Context::open(driver, ordinal, options.budget)?;
         let takes = Takes {
-            target: Sm::new(facts.architecture),
+            target: Sm { architecture: facts.architecture, specific: facts.architecture == 90 },
             version: ptx_version(driver.version),
             shared_bytes_max: facts.shared_bytes_max,
             overlaps: options.overlaps && facts.architecture >= 90 && driver.overlaps(),

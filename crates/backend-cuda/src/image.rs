@@ -23,6 +23,13 @@ pub(crate) struct Takes {
     pub overlaps: bool,
 }
 
+impl Takes {
+    /// Whether four subgroups may multiply at once (`ptx::group` of `loom-compiler` says what that needs).
+    pub fn multiplies_in_groups(&self) -> bool {
+        self.target == Sm { architecture: 90, specific: true } && self.version >= (8, 0)
+    }
+}
+
 /// The newest PTX that a driver made for CUDA `driver` takes (release notes of the PTX ISA).
 pub(crate) fn ptx_version(driver: u32) -> ptx::Version {
     match driver / 10 {

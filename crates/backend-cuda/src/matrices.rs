@@ -19,6 +19,7 @@
 //! - Not here: 32-bit operands (`contract`).
 
 use crate::contract::cell::Cell;
+use crate::image::Takes;
 use crate::writer::{Extent, Hand, LANES, Seating, Terms, Text, Writer, lanes_type, line, step};
 use lanes_core::device::Sums;
 use lanes_core::plan::{Contraction, Term, bf16_bits};
@@ -35,10 +36,6 @@ const STAGE: usize = 64;
 
 /// Terms that are copied at once: 16 bytes.
 const PIECE: usize = 8;
-
-/// Terms between rows, and columns, in workgroup memory: 16 bytes more than a stage, so that the eight that are read at once are in
-/// banks of their own.
-const PITCH: usize = STAGE + PIECE;
 
 /// Work-items of a workgroup that packs.
 const PACKERS: usize = 256;
@@ -115,7 +112,7 @@ pub(crate) struct Tile {
 const SHARED_BYTES: u64 = 48 << 10;
 
 /// From the smallest to the largest.
-pub(crate) const TILES: [Tile; 11] = {
+pub(crate) const TILES: [Tile; 12] = {
     const fn beside(rows: usize, columns: usize, stages: usize) -> Tile {
         Tile { rows, columns, down: 1, across: 1, stages, beside: true }
     }
@@ -134,6 +131,7 @@ pub(crate) const TILES: [Tile; 11] = {
         tile(64, 64, [2, 2], 7),
         tile(128, 64, [2, 4], 3),
         tile(128, 128, [2, 4], 3),
+        tile(128, 128, [8, 1], 6),
     ]
 };
 
@@ -143,22 +141,42 @@ impl Tile {
     /// lie beside each other, the next contraction fills what these leave free from two thirds of the multiprocessors on; where
     /// they are taken in turn, what the last workgroups leave free is lost. So chosen, a contraction takes 1.8 % longer than by the
     /// best of nineteen tiles, and at most 12 % (H200, 2 to 4096 rows of six shapes, geometric mean). Workgroup memory is at most
-    /// `shared_bytes_max`, which rings of fewer stages fit and the smallest tiles never pass.
-    pub fn of(contraction: &Contraction, rows: usize, units: usize, shared_bytes_max: u64) -> Self {
+    /// what the GPU `takes`, which rings of fewer stages fit and the smallest tiles never pass.
+    pub fn of(contraction: &Contraction, rows: usize, units: usize, takes: &Takes) -> Self {
         let (k, units) = (contraction.k(), units.max(1));
-        let room = usize::try_from(shared_bytes_max.max(SHARED_BYTES)).unwrap_or(usize::MAX);
+        let room = usize::try_from(takes.shared_bytes_max.max(SHARED_BYTES)).unwrap_or(usize::MAX);
         let cost = |tile: &Self| {
             let groups = rows.div_ceil(tile.rows) * contraction.n.div_ceil(tile.columns);
             let filled = if tile.beside { groups.max(units * 2 / 3) } else { groups.next_multiple_of(units) };
-            filled * (48 + tile.rows + tile.columns + tile.rows * tile.columns / 40)
+            let products = tile.rows * tile.columns / if tile.is_grouped() { 80 } else { 40 };
+            filled * (48 + tile.rows + tile.columns + products)
         };
         // Of equal ones the smaller; one row has tiles of its own, which read it once for all columns.
-        let suits = |tile: &&Self| (tile.rows == 1) == (rows == 1) && tile.rows < 2 * rows.next_multiple_of(SIDE);
+        let suits = |tile: &&Self| {
+            let fills = (tile.rows == 1) == (rows == 1) && tile.rows < 2 * rows.next_multiple_of(SIDE);
+            fills && (takes.multiplies_in_groups() || !tile.is_grouped())
+        };
         let fitted = |tile: &Self| {
             let stages = (2..=tile.stages).rev();
             stages.map(|stages| Self { stages, ..*tile }).find(|tile| tile.memory(k) <= room)
         };
         TILES.iter().filter(suits).filter_map(fitted).min_by_key(cost).unwrap_or(TILES[2])
+    }
+
+    /// Whether each subgroup has columns of its own and all rows: what hardware multiplies for four subgroups at once.
+    const fn is_grouped(&self) -> bool {
+        !self.beside && self.across == 1 && self.down * SIDE == self.columns
+    }
+
+    /// Terms between rows, and columns, in workgroup memory: 16 bytes more than a stage, so that the eight that are read at once are in
+    /// banks of their own; where subgroups multiply together, none, as the hardware wants them.
+    const fn pitch(&self) -> usize {
+        if self.is_grouped() { STAGE } else { STAGE + PIECE }
+    }
+
+    /// What workgroup memory begins at a multiple of, in bytes: eight columns as the hardware wants them.
+    const fn align(&self) -> usize {
+        if self.is_grouped() { 8 * STAGE * 2 } else { 16 }
     }
 
     /// Stages of K that go through one ring; the last may have fewer.
@@ -194,7 +212,7 @@ impl Tile {
 
     /// Bytes of workgroup memory. Sums lie where stages did.
     fn memory(&self, k: usize) -> usize {
-        let staged = self.ring(k) * (self.rows + self.columns) * PITCH * 2;
+        let staged = self.ring(k) * (self.rows + self.columns) * self.pitch() * 2;
         self.rings(k) * staged.max(self.summed() * self.width() * 4)
     }
 
@@ -389,7 +407,7 @@ impl Text<'_, Tile> {
     }
 
     fn rows_copied(&self) -> Copied {
-        let (lines, step, pitch, ring) = (self.tile.rows, self.step(), PITCH, self.ring());
+        let (lines, step, pitch, ring) = (self.tile.rows, self.step(), self.tile.pitch(), self.ring());
         let (times, whole) = (lines.div_ceil(step), step.min(lines));
         let views = [
             format!("view<1x1x{times}x{whole}x{}xbf16>", self.row()),
@@ -399,7 +417,7 @@ impl Text<'_, Tile> {
     }
 
     fn weights_copied(&self) -> Copied {
-        let (lines, step, pitch, ring) = (self.tile.columns, self.step(), PITCH, self.ring());
+        let (lines, step, pitch, ring) = (self.tile.columns, self.step(), self.tile.pitch(), self.ring());
         let part = step.min(SIDE);
         let (tiles, parts, stages) = (lines / SIDE, SIDE / part, self.row() / STAGE);
         let views = [
@@ -435,7 +453,7 @@ impl Text<'_, Tile> {
         self.result_views();
         let [down, across] = self.tile.fragments();
         // One row is every column of a fragment.
-        let (pitch, line) = (PITCH, if rows == 1 { 0 } else { PITCH });
+        let (pitch, line) = (self.tile.pitch(), if rows == 1 { 0 } else { self.tile.pitch() });
         for (name, value) in [
             ("side", SIDE),
             ("product", DEPTH),
@@ -464,7 +482,8 @@ impl Text<'_, Tile> {
         line!(self, "  %firsttile = index.mul %ofcolumns, %tiles : index");
         let bytes = self.tile.memory(self.contraction.k());
         line!(self, "  %bytes = index.constant {bytes} : offset");
-        line!(self, "  %memory = buffer.alloca<workgroup> align(16) %bytes : buffer");
+        let align = self.tile.align();
+        line!(self, "  %memory = buffer.alloca<workgroup> align({align}) %bytes : buffer");
         for (name, strides) in [
             ("byrow", format!("{}, {}, 1, {line}", rows * pitch, SIDE * line)),
             ("bycolumn", format!("{}, {}, {pitch}, 1", columns * pitch, SIDE * pitch)),
@@ -729,7 +748,7 @@ impl Text<'_, Tile> {
                 let at = format!("%xf[%slot, %r{r}, %d{d}, %zero] shape [%product, %side]");
                 line!(self, "  %rf{d}_{r} = vector.fragment.load<rhs> {at} : {rows} -> {operand}");
             }
-            if d == 0 {
+            if d == 0 && !self.tile.is_grouped() {
                 // Behind the first loads, which products wait for.
                 self.refill(ahead < of_ring);
             }
@@ -742,6 +761,10 @@ impl Text<'_, Tile> {
                 );
             }
             sums = after;
+        }
+        if self.tile.is_grouped() {
+            // While these products are under way.
+            self.refill(ahead < of_ring);
         }
         let more = ["%groupnext".to_owned(), "%slotthen".to_owned()];
         let yielded = [&sums[..], &carried[1..ahead], &more].concat().join(", ");
@@ -813,7 +836,7 @@ impl Text<'_, Tile> {
 mod tests {
     use super::*;
     use crate::contract;
-    use crate::image::{self, Takes};
+    use crate::image;
     use lanes_core::plan::{Activation, Precision, StorageId};
     use loom_compiler::interp::{self, Argument, Limits};
     use loom_compiler::ptx::Sm;
@@ -1032,6 +1055,11 @@ mod tests {
         }
     }
 
+    const fn takes(shared_bytes_max: u64) -> Takes {
+        let target = Sm { architecture: 90, specific: true };
+        Takes { target, version: (8, 0), shared_bytes_max, overlaps: true }
+    }
+
     /// The text of every tile becomes products of tensor cores, with operands in loads of 16 bytes, for every activation.
     #[test]
     fn texts_become_products_of_matrices() {
@@ -1123,7 +1151,7 @@ mod tests {
     fn tiles_grow_with_what_there_is() {
         let of = |n: usize, rows: usize| {
             let contraction = Contraction { n, ..case([1, 4, 4], 8, Activation::None).contraction };
-            Tile::of(&contraction, rows, 132, 227 << 10)
+            Tile::of(&contraction, rows, 132, &takes(227 << 10))
         };
         for n in [8, 256, 2048, 4096] {
             assert_eq!(of(n, 1).rows, 1, "{n}");
@@ -1133,7 +1161,7 @@ mod tests {
         for k in [40, 512, 2048, 8192] {
             let contraction = Contraction { n: 4096, ..case([1, 4, k - 4], 8, Activation::None).contraction };
             for rows in [1, 2, 40, 600] {
-                let tile = Tile::of(&contraction, rows, 132, 0);
+                let tile = Tile::of(&contraction, rows, 132, &takes(0));
                 assert!(tile.memory(k) <= 48 << 10, "{rows} rows of {k}: {tile:?}");
             }
         }

@@ -417,8 +417,8 @@ impl<'a> Preparation<'a> {
             Precision::F32 => Tile::Floats(contract::Tile::of(contraction, rows, units, self.device.tile())),
             // The check of the options has refused what the GPU has no products of.
             _ => {
-                let shared = self.device.takes().shared_bytes_max;
-                Tile::Matrices(matrices::Tile::of(contraction, rows, units, shared))
+                let takes = self.device.takes();
+                Tile::Matrices(matrices::Tile::of(contraction, rows, units, &takes))
             }
         }
     }

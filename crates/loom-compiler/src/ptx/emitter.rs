@@ -16,6 +16,7 @@ use std::rc::Rc;
 use super::collective::Mask;
 use super::early;
 use super::fault::fault_function;
+use super::group::{Flight, Groups};
 use super::memory::{Place, Spaces};
 use super::text::{Class, Operand, Reg, Text, class_of, comment_of};
 use super::{BUFFER_ALIGN, Image, Options, Passed, STATIC_SHARED_BYTES, Site, Slot, Sm, Start, Unsupported, Version};
@@ -66,6 +67,9 @@ pub(super) struct Emitter<'a> {
     pub(super) tensor: bool,
     /// Whether a lane then has a stretch of an operand's depth: nothing asks in which lane an element lies.
     pub(super) stretched: bool,
+    /// Products of four subgroups at once.
+    pub(super) groups: Groups,
+    pub(super) flight: Flight,
     /// By value: whether a product by instructions takes it for an operand.
     multiplied: Vec<bool>,
     /// The words that two halves, the lower one first, are the parts of: nothing writes either again.
@@ -101,6 +105,8 @@ impl<'a> Emitter<'a> {
             lengths: options.checked || body.ops().any(|op| op.kind == OpKind::BufferLength),
             tensor: false,
             stretched: false,
+            groups: Groups::default(),
+            flight: Flight::default(),
             multiplied: vec![false; body.values.len()],
             words: HashMap::new(),
             mask: Mask::FULL,
@@ -118,6 +124,9 @@ impl<'a> Emitter<'a> {
             op.operands[..2].iter().for_each(|operand| emitter.multiplied[operand.index()] = true);
         }
         emitter.stretched = super::tensor::stretches(body, &emitter.spaces);
+        if emitter.tensor && !emitter.stretched {
+            emitter.groups = Groups::of(kernel, &emitter.spaces, options);
+        }
         if kernel.subgroup_size != 32 {
             let size = kernel.subgroup_size;
             return emitter.refuse(format!("a subgroup of {size} work-items (a warp has 32)"));
@@ -149,7 +158,7 @@ impl<'a> Emitter<'a> {
         let shared = self.memory.shared_bytes();
         let dynamic = shared > STATIC_SHARED_BYTES;
         if dynamic {
-            let _ = writeln!(module, ".extern .shared .align 16 .b8 shared[];\n");
+            let _ = writeln!(module, ".extern .shared .align {} .b8 shared[];\n", self.memory.shared_align());
         }
         if !self.sites.is_empty() {
             module.push_str(&fault_function());
@@ -215,6 +224,15 @@ impl<'a> Emitter<'a> {
         if has {
             self.needs.target = self.needs.target.max(Sm::new(architecture));
             self.needs.version = self.needs.version.max(version);
+        }
+        has
+    }
+
+    /// Whether the target is `target`, whose features no other has; what uses one needs it.
+    pub(super) fn may_specific(&mut self, target: Sm, version: Version) -> bool {
+        let has = self.options.target == target && self.may(target.architecture, version);
+        if has {
+            self.needs.target = self.needs.target.max(target);
         }
         has
     }
@@ -596,12 +614,14 @@ impl<'a> Emitter<'a> {
                 self.wait_for_those_before();
             }
             self.span = op.span;
+            self.land_before(op);
             self.comment_line();
             self.op(op)?;
             if self.text.instructions() > MAX_INSTRUCTIONS {
                 return self.refuse("a kernel of more than half a million instructions");
             }
         }
+        self.land();
         if waits_at == Some(ops.len()) {
             self.wait_for_those_before();
         }

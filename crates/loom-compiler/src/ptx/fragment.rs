@@ -27,6 +27,9 @@ fn in_memory_order(places: Vec<Option<Place>>) -> (Vec<usize>, Vec<Place>) {
 
 impl Emitter<'_> {
     pub(super) fn fragment(&mut self, op: &Op) -> Result {
+        if self.grouped(op)? {
+            return Ok(());
+        }
         match op.kind {
             OpKind::FragmentLabel(..) => {
                 let lanes = self.lanes(op.operands[0])?;

@@ -167,6 +167,8 @@ pub(super) struct Place {
     pub(super) length: Option<Operand>,
     /// A power of two that divides the address, `constant` left out.
     pub(super) align: u64,
+    /// Whether pieces of 16 bytes lie exchanged: bits 4 to 6 of the address are those of the place, exclusive or bits 7 to 9.
+    pub(super) swizzled: bool,
 }
 
 /// What of a place varies when control flow decides it.
@@ -179,12 +181,20 @@ pub(super) struct Parts {
 impl Place {
     /// The start of an argument.
     pub(super) const fn argument(base: Operand) -> Self {
-        Self { space: Space::Global, base, offset: None, constant: 0, length: None, align: BUFFER_ALIGN }
+        Self {
+            space: Space::Global,
+            base,
+            offset: None,
+            constant: 0,
+            length: None,
+            align: BUFFER_ALIGN,
+            swizzled: false,
+        }
     }
 
     /// At an address of which nothing is known.
     pub(super) const fn unknown(space: Space, base: Operand) -> Self {
-        Self { space, base, offset: None, constant: 0, length: None, align: 1 }
+        Self { space, base, offset: None, constant: 0, length: None, align: 1, swizzled: false }
     }
 
     pub(super) const fn address_class(space: Space) -> Class {
@@ -210,7 +220,8 @@ impl Emitter<'_> {
     pub(super) fn memory_op(&mut self, op: &Op) -> Result {
         match &op.kind {
             OpKind::Alloca { space, align, bytes } => {
-                let place = self.alloca(*space, *align, *bytes);
+                let mut place = self.alloca(*space, *align, *bytes);
+                place.swizzled = self.groups.is_swizzled(op.results[0]);
                 self.set_place(op.results[0], place);
             }
             OpKind::Bytes(bytes) => {
@@ -554,6 +565,14 @@ impl Emitter<'_> {
         if i32::try_from(constant).is_err() {
             base = self.plus(base, constant);
             constant = 0;
+        }
+        if place.swizzled {
+            // What is a multiple of 1024 changes none of these bits.
+            let whole = constant & !1023;
+            let at = self.plus(base, constant - whole);
+            let eighth = self.make(Class::Word, "shr.u32", &[at, Operand::word(3)]);
+            let bits = self.make(Class::Word, "and.b32", &[eighth, Operand::word(0x70)]);
+            (base, constant) = (self.make(Class::Word, "xor.b32", &[at, bits]), whole);
         }
         let base = self.in_register(base);
         let written = if constant == 0 { format!("[{base}]") } else { format!("[{base}+{constant}]") };

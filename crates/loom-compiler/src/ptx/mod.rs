@@ -27,6 +27,7 @@ mod early;
 mod emitter;
 mod fault;
 mod fragment;
+mod group;
 mod memory;
 mod tensor;
 mod text;

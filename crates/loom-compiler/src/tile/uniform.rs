@@ -28,6 +28,12 @@ pub(crate) fn varying_in_subgroup(body: &Body) -> Vec<bool> {
     varying(body, ids)
 }
 
+/// For every value whether it may differ between the items of one workgroup.
+pub(crate) fn varying_in_workgroup(body: &Body) -> Vec<bool> {
+    let ids = Ids { group_x_varies: false, group_y_varies: false, one_group: true, subgroup_varies: true };
+    varying(body, ids)
+}
+
 /// For every value whether it varies.
 pub(super) fn varying(body: &Body, ids: Ids) -> Vec<bool> {
     let mut analysis = Analysis { body, ids, varies: vec![false; body.values.len()], changed: true };
