@@ -105,7 +105,16 @@ pub(crate) fn text(
     cell: Option<Cell<'_>>,
     hands: &[Hand],
 ) -> Option<String> {
-    let writer = Writer { contraction, seat_elements, out_seat_elements, seating, cell, hands, text: String::new() };
+    let writer = Writer {
+        contraction,
+        first_term: 0,
+        seat_elements,
+        out_seat_elements,
+        seating,
+        cell,
+        hands,
+        text: String::new(),
+    };
     let mut text = Text { writer, tile };
     text.head();
     let (chunks, view) = (text.cut()[0], text.sums());

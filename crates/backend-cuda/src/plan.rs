@@ -19,7 +19,7 @@ use crate::contract;
 use crate::contract::cell::{self, Cell};
 use crate::device::{CudaDevice, CudaEngine};
 use crate::image::{self, Kernel};
-use crate::matrices;
+use crate::matrices::{self, Packed};
 use crate::moves::{CARRIED_MAX, CARRIED_UNIT, Filled, Kind, Moved, RANGES_MAX, Way};
 use crate::queue::{BLOCK_HEAD, BLOCK_NUMBER, block_bytes, write_block};
 use crate::slot::SlotMemory;
@@ -150,8 +150,8 @@ struct Preparation<'a> {
     in_place: States,
     /// Storages that are states.
     state_ids: Vec<StorageId>,
-    /// By contraction that packs its rows: the kernel that does.
-    packer_of: HashMap<usize, usize>,
+    /// By launch that packs rows: its kernel.
+    packers: Vec<usize>,
     /// By command: its record, if it has one.
     record_of: Vec<Option<usize>>,
     faulting: Vec<(String, Arc<Image>)>,
@@ -267,7 +267,7 @@ impl<'a> Preparation<'a> {
             rows,
             in_place,
             state_ids,
-            packer_of: HashMap::new(),
+            packers: Vec::new(),
             record_of: vec![None; commands],
             faulting: Vec::new(),
             weights_of: HashMap::new(),
@@ -334,7 +334,7 @@ impl<'a> Preparation<'a> {
                 self.faulting.push((command.label().to_owned(), Arc::clone(image)));
             }
         }
-        Ok(())
+        self.packers()
     }
 
     fn load(&mut self, image: Image) -> Result<usize, DeviceError> {
@@ -358,15 +358,7 @@ impl<'a> Preparation<'a> {
             keeps: steps::keeps(self.plan, epilogue),
         });
         let states = self.state_ids.clone();
-        let Capacity { rows, max_seats } = self.capacity;
-        let seating = Seating { max_seats: max_seats as usize, rows: rows as usize, states: &states };
-        if let Some(pack) = &self.rows.pack_of[at] {
-            let text = matrices::pack_text(contraction, &terms, &pack.others, seating);
-            let origin = image::text("pack.loom", text, "pack");
-            let image = image::of_text(&origin, &contraction.label, false, 0, &self.device.takes())?;
-            let number = self.load(image)?;
-            self.packer_of.insert(at, number);
-        }
+        let seating = self.seating(&states);
         let hands: Vec<Hand> = self.hands(at).map(|(hand, _)| hand).collect();
         for &seats in &buckets(self.capacity.max_seats) {
             let tile = self.tile(contraction, seats as usize);
@@ -389,6 +381,37 @@ impl<'a> Preparation<'a> {
             let image = image::of_text(&origin, &contraction.label, false, constants, &self.device.takes())?;
             let number = self.load(image)?;
             self.contraction_of.insert((at, tile), number);
+        }
+        Ok(())
+    }
+
+    const fn seating<'s>(&self, states: &'s [StorageId]) -> Seating<'s> {
+        let Capacity { rows, max_seats } = self.capacity;
+        Seating { max_seats: max_seats as usize, rows: rows as usize, states }
+    }
+
+    /// Compiles what packs rows.
+    fn packers(&mut self) -> Result<(), DeviceError> {
+        for launch in 0..self.rows.launches.len() {
+            let commands = &self.plan.plan().commands;
+            let read =
+                self.rows.launches[launch].iter().filter_map(|&at| match (&commands[at], &self.rows.pack_of[at]) {
+                    (Command::Contract(contraction), Some(pack)) => {
+                        let contraction = self.in_place.contraction(at, contraction);
+                        let elements = contraction.terms.iter().map(|term| self.seat_stride(term.storage) / 4);
+                        Some((contraction, elements.collect::<Vec<usize>>(), &pack.others))
+                    }
+                    _ => None,
+                });
+            let read = read.collect::<Vec<_>>();
+            let packed =
+                read.iter().map(|(contraction, seat_elements, handed)| Packed { contraction, seat_elements, handed });
+            let text = matrices::pack_text(&packed.collect::<Vec<_>>(), self.seating(&self.state_ids));
+            let origin = image::text("pack.loom", text, "pack");
+            let label = read.first().map_or("rows", |(contraction, ..)| contraction.label.as_str());
+            let image = image::of_text(&origin, label, false, 0, &self.device.takes())?;
+            let number = self.load(image)?;
+            self.packers.push(number);
         }
         Ok(())
     }
@@ -688,17 +711,20 @@ impl<'a> Build<'a> {
                 let times = to.map_or(seats, |to| self.times(to, seats));
                 movers.moved(&moved, self.device, times, most)
             }
-            Step::Pack(at) => {
-                let Command::Contract(contraction) = &commands[at] else { return Ok(Node::Nothing) };
-                let lacks =
-                    || DeviceError::Invalid { what: format!("no kernel packs the rows of {}", contraction.label) };
-                let terms = &self.of.in_place.contraction(at, contraction).terms;
-                let mut passed = vec![Given::Bits(seats as u64)];
-                passed.extend(terms.iter().map(|term| Given::Buffer(self.base(term.storage), 0)));
-                passed.push(Given::Buffer(self.packed(at), 0));
+            Step::Pack(launch) => {
+                let (mut passed, mut first) = (vec![Given::Bits(seats as u64)], None);
+                for &at in &self.of.rows.launches[launch] {
+                    let Command::Contract(contraction) = &commands[at] else { continue };
+                    let terms = &self.of.in_place.contraction(at, contraction).terms;
+                    passed.extend(terms.iter().map(|term| Given::Buffer(self.base(term.storage), 0)));
+                    passed.push(Given::Buffer(self.packed(at), 0));
+                    first.get_or_insert((at, contraction));
+                }
                 // Only texts that touch states look at it.
                 passed.push(Given::Buffer(self.device, 0));
-                let kernel = self.of.packer_of.get(&at).copied().ok_or_else(lacks)?;
+                let (Some((at, contraction)), Some(&kernel)) = (first, self.of.packers.get(launch)) else {
+                    return Err(DeviceError::Invalid { what: format!("no kernel packs the rows of launch {launch}") });
+                };
                 self.launch(at, kernel, &contraction.label, &[seats as u64], &passed, seats)
             }
             Step::Command(at) => self.command(at, &commands[at], seats),

@@ -211,7 +211,14 @@ pub(crate) struct Rows {
     pub handed: Vec<Handed>,
     /// By command: what it packs. Nothing where others write all: what fills rows up is zero from the start, and nobody writes it.
     pub pack_of: Vec<Option<Pack>>,
+    /// Contractions whose rows are packed by one launch. First those that wait for no command, all that there are.
+    pub launches: Vec<Vec<usize>>,
+    /// How many of these launches wait for none.
+    pub early: usize,
 }
+
+/// The most contractions whose rows one launch packs.
+const PACKED_MOST: usize = 16;
 
 impl Rows {
     pub fn of(plan: &Checked<'_>, parts: &[Part]) -> Self {
@@ -237,8 +244,16 @@ impl Rows {
             let after = storages.iter().flat_map(writes).collect();
             (!storages.is_empty()).then_some(Pack { others, storages, after })
         };
-        let pack_of = plan.commands.iter().enumerate().map(pack).collect();
-        Self { owner_of, handed, pack_of }
+        let pack_of: Vec<Option<Pack>> = plan.commands.iter().enumerate().map(pack).collect();
+        // A gather that is left out is nobody to wait for.
+        let is_early = |pack: &Pack| pack.after.iter().all(|&earlier| parts[earlier] == Part::Read);
+        let packs = pack_of.iter().enumerate().filter_map(|(at, pack)| Some((at, is_early(pack.as_ref()?))));
+        let (early, late): (Vec<_>, Vec<_>) = packs.partition(|(_, is_early)| *is_early);
+        let early: Vec<usize> = early.into_iter().map(|(at, _)| at).collect();
+        let mut launches: Vec<Vec<usize>> = early.chunks(PACKED_MOST).map(<[usize]>::to_vec).collect();
+        let early = launches.len();
+        launches.extend(late.into_iter().map(|(at, _)| vec![at]));
+        Self { owner_of, handed, pack_of, launches, early }
     }
 }
 
@@ -292,7 +307,7 @@ fn handed(plan: &Plan, parts: &[Part], packs: &[Option<usize>], writers: &Writer
 pub(crate) enum Step {
     /// These commands, which move bytes, in one launch.
     Moves(Vec<usize>),
-    /// The rows of this contraction, rounded, for it and others.
+    /// The rows, rounded, of the contractions of this launch, for them and others.
     Pack(usize),
     /// A command.
     Command(usize),
@@ -358,14 +373,16 @@ impl Commands<'_> {
                 }
                 nodes
             };
-            if let Step::Pack(owner) = step {
-                let Some(pack) = &self.rows.pack_of[owner] else { return };
-                after.extend(pack.storages.iter().filter_map(|id| input(*id)));
-                after.extend(nodes(pack.after.clone(), &node_of));
-                after.extend(up.filter(|_| self.states.by_row[owner]));
+            if let Step::Pack(launch) = step {
+                for &owner in &self.rows.launches[launch] {
+                    let Some(pack) = &self.rows.pack_of[owner] else { continue };
+                    after.extend(pack.storages.iter().filter_map(|id| input(*id)));
+                    after.extend(pack.after.iter().filter_map(|&earlier| node_of[earlier]));
+                    after.extend(up.filter(|_| self.states.by_row[owner]));
+                    packed[owner] = Some(first + steps.len());
+                }
                 after.sort_unstable();
                 after.dedup();
-                packed[owner] = Some(first + steps.len());
                 steps.push((step, after));
                 return;
             }
@@ -392,10 +409,12 @@ impl Commands<'_> {
             steps.push((step, after));
         };
         early.chunks(MOVES_MOST).for_each(|group| add(Step::Moves(group.to_vec()), group));
+        (0..self.rows.early).for_each(|launch| add(Step::Pack(launch), &[]));
+        let mut late_packs = (self.rows.early..self.rows.launches.len()).peekable();
         for (at, command) in plan.commands.iter().enumerate() {
             // Later writers of what it reads wait for the contraction, which waits for it.
-            if self.rows.pack_of[at].is_some() {
-                add(Step::Pack(at), &[]);
+            if let Some(launch) = late_packs.next_if(|&launch| self.rows.launches[launch] == [at]) {
+                add(Step::Pack(launch), &[]);
             }
             match self.parts[at] {
                 Part::Early(_) | Part::Kept | Part::Read | Part::Written(_) => {}
@@ -450,7 +469,10 @@ pub fn outline(plan: &Checked<'_>, max_seats: usize) -> Result<Vec<String>, Devi
     let (steps, _) = turn.steps(0, None, &[]);
     let said = |step: &Step| match step {
         Step::Moves(moved) => moved.iter().map(|&at| commands[at].label()).collect::<Vec<_>>().join(", "),
-        Step::Pack(at) => format!("rows of {}", commands[*at].label()),
+        Step::Pack(launch) => {
+            let owners = rows.launches[*launch].iter().map(|&at| commands[at].label());
+            format!("rows of {}", owners.collect::<Vec<_>>().join(", "))
+        }
         Step::Command(at) => commands[*at].label().to_owned(),
         Step::Cell(epilogue) => {
             let epilogue = &plan.plan().epilogues[*epilogue];

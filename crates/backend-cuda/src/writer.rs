@@ -53,6 +53,8 @@ pub(crate) enum Row {
 /// A kernel of a contraction, or of what packs its rows, being written.
 pub(crate) struct Writer<'a> {
     pub contraction: &'a Contraction,
+    /// Which argument its first term is, of those of all whose rows one launch packs.
+    pub first_term: usize,
     /// Elements of a seat, or a state's row, of the storage of each term; 0 where one value serves all. Empty where terms are not looked at.
     pub seat_elements: &'a [usize],
     /// Likewise of the result's.
@@ -238,7 +240,8 @@ impl Writer<'_> {
         let Contraction { terms, positions, .. } = self.contraction;
         for (at, term) in terms.iter().enumerate() {
             self.length(&format!("left{at}"), term.storage, self.seat_elements[at], last(term, *positions));
-            line!(self, "  %view{at} = buffer.view %left{at}[%start] : buffer -> view<[%left{at}length]xf32>");
+            let argument = self.first_term + at;
+            line!(self, "  %view{at} = buffer.view %left{argument}[%start] : buffer -> view<[%left{at}length]xf32>");
         }
     }
 

@@ -183,7 +183,8 @@ fn check(plan: &Plan, tiles: &[Tiled]) -> usize {
                     }
                     Tiled::Matrices(tile) => {
                         memory[weights] = matrices::packed_bytes(&order, k, n);
-                        let pack = compiled("pack", matrices::pack_text(contraction, &terms, &[], seating));
+                        let packed = matrices::Packed { contraction, seat_elements: &terms, handed: &[] };
+                        let pack = compiled("pack", matrices::pack_text(&[packed], seating));
                         let given = std::iter::once(None).chain(of_terms).chain([Some(rows)]);
                         let given = given.chain(
                             (contraction.terms.iter().any(|term| states.contains(&term.storage)))
