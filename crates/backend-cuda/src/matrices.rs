@@ -117,7 +117,7 @@ const SHARED_BYTES: u64 = 48 << 10;
 /// From the smallest to the largest, those of subgroups that multiply together last. What each takes is of an H200: fitted to the times of 36
 /// shapes (256 × 256, 512 × 2048 and 1024 × 4096, 8 to 4,096 rows), of which it chooses the fastest tile but for 0.2 % in the mean, and
 /// 4.6 % at most.
-pub(crate) const TILES: [Tile; 16] = {
+pub(crate) const TILES: [Tile; 17] = {
     const fn beside([rows, columns]: [usize; 2], stages: usize, takes: [usize; 4]) -> Tile {
         Tile { rows, columns, down: 1, across: 1, stages, beside: true, takes }
     }
@@ -125,8 +125,8 @@ pub(crate) const TILES: [Tile; 16] = {
         Tile { rows, columns, down, across, stages, beside: false, takes }
     }
     [
-        beside([1, 16], 4, [1000, 0, 0, 215]),
-        beside([1, 32], 3, [1020, 0, 0, 190]),
+        beside([1, 16], 8, [960, 0, 0, 285]),
+        beside([1, 32], 4, [1020, 0, 0, 265]),
         beside([16, 16], 2, [1119, 0, 0, 191]),
         beside([16, 32], 4, [976, 0, 7, 219]),
         beside([16, 64], 4, [1073, 0, 55, 177]),
@@ -134,32 +134,51 @@ pub(crate) const TILES: [Tile; 16] = {
         beside([32, 64], 3, [1296, 0, 44, 257]),
         beside([64, 64], 3, [1027, 1061, 0, 192]),
         tile([64, 64], [2, 2], 7, [1021, 866, 108, 153]),
-        tile([128, 64], [2, 4], 3, [0, 2795, 204, 164]),
+        tile([128, 64], [2, 4], 3, [1809, 728, 283, 121]),
         tile([128, 128], [2, 4], 3, [0, 2900, 780, 40]),
         tile([32, 64], [4, 1], 16, [1205, 0, 125, 103]),
         tile([64, 64], [4, 1], 8, [905, 844, 115, 60]),
         tile([64, 64], [4, 1], 6, [1588, 113, 124, 83]),
         tile([128, 64], [4, 1], 8, [1118, 1469, 89, 85]),
         tile([128, 64], [4, 1], 4, [1762, 129, 188, 73]),
+        tile([192, 64], [4, 1], 3, [1000, 3500, 400, 20]),
     ]
 };
 
 /// The most workgroups of a multiprocessor that are counted on.
 const RESIDENT_MOST: usize = 2;
 
+/// Registers of a multiprocessor, and those of a work-item besides sums.
+const REGISTERS: usize = 65_536;
+const REGISTERS_BESIDES: usize = 80;
+
+/// What a row of an item's units takes behind the products of a wave, in ns: operands that are waited for, logistic functions, and stores.
+const UNIT: usize = 250;
+
 impl Tile {
-    /// The tile that is done first with `rows` rows on `units` multiprocessors. Workgroup memory is at most what the GPU `takes`,
-    /// which rings of fewer stages fit and the smallest tiles never pass.
-    pub fn of(contraction: &Contraction, rows: usize, units: usize, takes: &Takes) -> Self {
-        let (k, units) = (contraction.k(), units.max(1));
+    /// The tile that is done first with `rows` rows, of a contraction that so many columns of a unit go on with, if any do, on as many
+    /// `multiprocessors`. Workgroup memory is at most what the GPU `takes`, which rings of fewer stages fit and the smallest tiles
+    /// never pass.
+    pub fn of(
+        contraction: &Contraction,
+        of_unit: Option<usize>,
+        rows: usize,
+        multiprocessors: usize,
+        takes: &Takes,
+    ) -> Self {
+        let (k, multiprocessors) = (contraction.k(), multiprocessors.max(1));
         let room = usize::try_from(takes.shared_bytes_max.max(SHARED_BYTES)).unwrap_or(usize::MAX);
         let cost = |tile: &Self| {
             let groups = rows.div_ceil(tile.rows) * contraction.n.div_ceil(tile.columns);
-            let resident = (room / tile.memory(k)).clamp(1, RESIDENT_MOST);
-            let (waves, stages) = (groups.div_ceil(units * resident), row(k) / STAGE);
+            let items = tile.rings(k) * tile.down * tile.across * LANES;
+            let sums = if tile.beside { 1 } else { 2 } * tile.rows * tile.columns;
+            let by_registers = REGISTERS / (items * REGISTERS_BESIDES + sums);
+            let resident = by_registers.min(room / tile.memory(k)).clamp(1, RESIDENT_MOST);
+            let (waves, stages) = (groups.div_ceil(multiprocessors * resident), row(k) / STAGE);
+            let units = of_unit.map_or(0, |columns| (tile.rows * tile.columns / columns.max(1)).div_ceil(items));
             let copied = groups * (tile.rows + tile.columns) * row(k) * 2;
             let [start, wave, stage, copies] = tile.takes;
-            start + waves * (wave + stages * stage) + copied.saturating_mul(copies) / 1_000_000
+            start + waves * (wave + stages * stage + units * UNIT) + copied.saturating_mul(copies) / 1_000_000
         };
         // Of equal ones the smaller; one row has tiles of its own, which read it once for all columns.
         let suits = |tile: &&Self| {
@@ -1201,19 +1220,42 @@ mod tests {
         }
     }
 
+    /// Where the GPU has products of four subgroups, the tiles for them have no others: an instruction for each 16 terms of a stage, of all
+    /// rows at once, and no copy of these in registers.
+    #[test]
+    fn grouped_tiles_multiply_four_subgroups_at_once() {
+        let case = case([2, 40, 432], 130, Activation::Tanh);
+        for tile in TILES.iter().filter(|tile| tile.is_grouped()) {
+            let origin = image::text("contract.loom", case.text(*tile), "contract");
+            let image = image::of_text(&origin, "node", false, 0b1100, &takes(227 << 10));
+            let image = image.unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(image.target, Sm { architecture: 90, specific: true });
+            let count = |what: &str| image.text.matches(what).count();
+            let products = count(&format!("wgmma.mma_async.sync.aligned.m64n{}k16.f32.bf16.bf16", tile.rows));
+            assert!(products > 0 && products.is_multiple_of(STAGE / 16), "{tile:?}: {products}");
+            assert_eq!(count("wgmma.mma_async"), products, "{tile:?}");
+            assert_eq!((count("mma.sync"), count("ldmatrix")), (0, products), "{tile:?}");
+            // Once a stage, and before every barrier.
+            assert_eq!(count("wgmma.wait_group"), products / (STAGE / 16), "{tile:?}");
+            assert_eq!(count("fence.proxy.async"), count("bar.sync"), "{tile:?}");
+        }
+    }
+
     /// With an assembler at hand, the text of every tile is taken, for GPUs where kernels overlap and others, and spills nothing.
     #[test]
     fn an_assembler_takes_every_tile() {
         let case = case([2, 40, 432], 130, Activation::Tanh);
-        for (architecture, overlaps) in [(80, false), (90, true), (120, true)] {
-            let takes = Takes { target: Sm::new(architecture), version: (9, 0), shared_bytes_max: 227 << 10, overlaps };
-            let texts = TILES.iter().map(|tile| ("contract", case.text(*tile)));
+        for (target, overlaps) in [("sm_80", false), ("sm_90a", true), ("sm_120", true)] {
+            let sm = Sm::parse(target).expect("a target");
+            let takes = Takes { target: sm, version: (9, 0), shared_bytes_max: 227 << 10, overlaps };
+            let tiles = TILES.iter().filter(|tile| takes.multiplies_in_groups() || !tile.is_grouped());
+            let texts = tiles.map(|tile| ("contract", case.text(*tile)));
             let pack = packing(&case.contraction, &case.seat_elements, &[], 9);
             for (name, text) in texts.chain([("pack", pack)]) {
                 let origin = image::text("contract.loom", text, name);
                 let image = image::of_text(&origin, "node", false, 0b1100, &takes);
                 let image = image.unwrap_or_else(|error| panic!("{error}"));
-                image::assemble(&image.text, &format!("sm_{architecture}"));
+                image::assemble(&image.text, target);
             }
         }
     }
@@ -1240,7 +1282,7 @@ mod tests {
     fn tiles_grow_with_what_there_is() {
         let of = |n: usize, rows: usize| {
             let contraction = Contraction { n, ..case([1, 4, 4], 8, Activation::None).contraction };
-            Tile::of(&contraction, rows, 132, &takes(227 << 10))
+            Tile::of(&contraction, None, rows, 132, &takes(227 << 10))
         };
         for n in [8, 256, 2048, 4096] {
             assert_eq!(of(n, 1).rows, 1, "{n}");
@@ -1250,7 +1292,7 @@ mod tests {
         for k in [40, 512, 2048, 8192] {
             let contraction = Contraction { n: 4096, ..case([1, 4, k - 4], 8, Activation::None).contraction };
             for rows in [1, 2, 40, 600] {
-                let tile = Tile::of(&contraction, rows, 132, &takes(0));
+                let tile = Tile::of(&contraction, None, rows, 132, &takes(0));
                 assert!(tile.memory(k) <= 48 << 10, "{rows} rows of {k}: {tile:?}");
             }
         }

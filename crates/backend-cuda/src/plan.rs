@@ -361,7 +361,7 @@ impl<'a> Preparation<'a> {
         let seating = self.seating(&states);
         let hands: Vec<Hand> = self.hands(at).map(|(hand, _)| hand).collect();
         for &seats in &buckets(self.capacity.max_seats) {
-            let tile = self.tile(contraction, seats as usize);
+            let tile = self.tile(at, contraction, seats as usize);
             if self.contraction_of.contains_key(&(at, tile)) {
                 continue;
             }
@@ -432,8 +432,8 @@ impl<'a> Preparation<'a> {
         Some(&self.in_place.epilogues[epilogue])
     }
 
-    /// The tile of a contraction in a turn of `seats` seats.
-    fn tile(&self, contraction: &Contraction, seats: usize) -> Tile {
+    /// The tile of contraction `at` in a turn of `seats` seats.
+    fn tile(&self, at: usize, contraction: &Contraction, seats: usize) -> Tile {
         let rows = seats.saturating_mul(contraction.positions);
         let units = self.device.capabilities().units;
         match contraction.precision {
@@ -441,7 +441,8 @@ impl<'a> Preparation<'a> {
             // The check of the options has refused what the GPU has no products of.
             _ => {
                 let takes = self.device.takes();
-                Tile::Matrices(matrices::Tile::of(contraction, rows, units, &takes))
+                let of_unit = self.epilogue_of(at).map(|epilogue| contraction.n / epilogue.units);
+                Tile::Matrices(matrices::Tile::of(contraction, of_unit, rows, units, &takes))
             }
         }
     }
@@ -820,7 +821,7 @@ impl<'a> Build<'a> {
                 passed.extend(more.map(|place| whole(place.storage)));
                 passed.extend(self.of.hands(at).map(|(_, owner)| Given::Buffer(self.packed(owner), 0)));
                 passed.push(Given::Buffer(self.device, 0));
-                let tile = self.of.tile(contraction, seats);
+                let tile = self.of.tile(at, contraction, seats);
                 let lacks =
                     || DeviceError::Invalid { what: format!("no kernel of {} for {seats} seats", contraction.label) };
                 let kernel = self.of.contraction_of.get(&(at, tile)).copied().ok_or_else(lacks)?;

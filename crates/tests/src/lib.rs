@@ -194,6 +194,10 @@ macro_rules! conformance {
                 $crate::rounded::company($open);
             }
             #[test]
+            fn a_rounded_seat_is_the_same_alone_and_among_hundreds() {
+                $crate::rounded::large_company($open);
+            }
+            #[test]
             fn precisions_that_a_device_lacks_are_refused() {
                 $crate::rounded::refusals($open);
             }

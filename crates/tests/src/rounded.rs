@@ -4,7 +4,7 @@ use crate::plans::{self, CAPACITY};
 use crate::random::{self, Random, port};
 use crate::{Open, reference};
 use lanes_core::device::{Capabilities, Device, DeviceError, PrepareOptions, RoundedSums};
-use lanes_core::lanes::{Capacity, LanedModel};
+use lanes_core::lanes::{Capacity, LanedModel, RowId, SeatRows};
 use lanes_core::plan::{Activation, Command, Contraction, Plan, Precision, Region, Storage, Term};
 use lanes_core::planned::PlannedModel;
 use lanes_core::{Scope, Signature};
@@ -167,6 +167,45 @@ pub fn company(open: Open<'_>) {
     let Some(device) = rounding(open) else { return };
     let (plan, signature) = plans::recurrent();
     plans::apart(&device, &plan.with_precision(Precision::Bf16), &signature);
+}
+
+/// Seats of turns of hundreds, which devices have other tiles and instructions for: the bits of each alone. K is of one run and of several, the
+/// last of them short.
+pub fn large_company(open: Open<'_>) {
+    let Some(device) = rounding(open) else { return };
+    let (capacity, mut random) = (Capacity { rows: 2, max_seats: 700 }, Random(41));
+    for (k, n) in [(200, 4160), (700, 1030), (40, 4096)] {
+        let mut plan = Plan { name: "large".into(), ..Plan::default() };
+        let mut signature = Signature { name: "large".into(), ..Signature::default() };
+        signature.inputs.push(port("x", k, Scope::Seat));
+        signature.outputs.push(port("y", n, Scope::Seat));
+        let x = plan.storage(Storage::Input { port: 0, bytes: k * 4 });
+        let out = plan.storage(Storage::Output { port: 0, bytes: n * 4 });
+        plan.commands.push(Command::Contract(Contraction {
+            label: "product".into(),
+            terms: vec![Term { storage: x, offset: 0, position_stride: k, taps: 1, tap_stride: 0, tap_len: k }],
+            weights: random.f32s(k * n).into(),
+            precision: Precision::Bf16,
+            bias: Some(random.f32s(n).into()),
+            activation: Activation::Relu,
+            positions: 1,
+            n,
+            out,
+            out_offset: 0,
+            out_position_stride: n,
+        }));
+        let mut model = PlannedModel::new(Arc::clone(&device), plan, signature.clone()).expect("the plan fits");
+        model.prepare(capacity).expect("it is prepared");
+        let nobody = SeatRows { read: capacity.initial_row(), write: RowId(0) };
+        for seats in [20, 64, 129, 260, 700] {
+            let inputs = plans::stacked(&mut random, &signature, seats);
+            let together = plans::run(&mut model, &inputs, &vec![nobody; seats]);
+            for seat in (0..seats).step_by(seats / 9) {
+                let alone = plans::run(&mut model, &[inputs[0][seat * k * 4..][..k * 4].to_vec()], &[nobody]);
+                assert!(alone[0] == together[0][seat * n * 4..][..n * 4], "K {k}, N {n}: seat {seat} of {seats}");
+            }
+        }
+    }
 }
 
 /// A contraction whose result two others read beside an input, from it or from a copy of it: a device that prepares operands where they
