@@ -611,7 +611,7 @@ impl Writer<'_> {
 pub(crate) type Summed<'s> = dyn Fn(&mut Writer<'_>, &str, &str, &str, usize) -> String + 's;
 
 /// The most rows of an item that are looked at together.
-const PASSES: usize = 8;
+const PASSES: usize = 4;
 
 /// The type of so many operands side by side.
 pub(crate) fn lanes_type(together: usize) -> String {
