@@ -32,6 +32,9 @@ const ROUND: usize = 12_288;
 /// The most rows of a work-item.
 const ROWS_MAX: usize = 16;
 
+/// Sums of a work-item from which on no weights are loaded before they are needed: registers would not do.
+const SUMS_MOST: usize = 64;
+
 /// 16 runs, or as many of at least 8 terms as there are, so that one row keeps a multiprocessor busy. The weights of a block lie in
 /// registers.
 pub(crate) const SUMS: Sums = Sums { runs_max: 16, run_min: 8, block_max: 32, run_step: 1 };
@@ -202,28 +205,48 @@ impl Text<'_, Tile> {
             line!(self, "  %of = index.min %column, %lastcolumn : index");
         }
         let each = self.tile.columns;
-        let accs =
-            |name: &str, with: &str| (0..each).map(|c| format!("%{name}{c}{with}")).collect::<Vec<_>>().join(", ");
         let ty = format!("vector<{rows}xf32>");
         line!(self, "  %none = vector.splat %nothing : {ty}");
         self.index("blocks", blocks);
         self.index("block", block);
-        let (results, carried) = (accs("acc", ""), accs("before", &format!(" = %none : {ty}")));
-        let types = vec![ty.as_str(); each].join(", ");
-        line!(self, "  {results} = scf.for %at = [%zero to %blocks step %one]({carried}) -> ({types}) {{");
-        line!(self, "  %skipped = index.mul %at, %block : index");
-        line!(self, "  %kstart = index.add %firstk, %skipped : index");
         // As many weights at a time as there is room for in registers, each time those of the products after the next ones.
         let groups: Vec<Range<usize>> = (0..block)
             .step_by(SUMS.block_max / each)
             .map(|from| from..block.min(from + SUMS.block_max / each))
             .collect();
-        self.weights(groups[0].clone());
+        // The first of a block are loaded behind the products of the one before, of the first block before anything is waited for;
+        // sums that leave no registers for them have them at the block's start.
+        let firsts = groups[0].clone();
+        let carries = rows * each < SUMS_MOST;
+        let named = |name: &str| match carries {
+            true => firsts.clone().map(|i| format!("%{name}{i}")).collect::<Vec<_>>(),
+            false => Vec::new(),
+        };
+        if carries {
+            line!(self, "  %kstart = index.add %firstk, %zero : index");
+            self.vectors(firsts.clone(), "early");
+        }
+        let accs = |name: &str, with: &str| (0..each).map(|c| format!("%{name}{c}{with}")).collect::<Vec<_>>();
+        let initial = accs("before", " = %none").into_iter();
+        let carried = named("wv").into_iter().zip(named("early")).map(|(carried, from)| format!("{carried} = {from}"));
+        let carried = initial.chain(carried).collect::<Vec<_>>().join(", ");
+        let weight = format!("vector<{each}xf32>");
+        let weights = vec![weight.as_str(); named("").len()];
+        let types = [vec![ty.as_str(); each], weights.clone()].concat().join(", ");
+        let results = [accs("acc", ""), named("unused")].concat().join(", ");
+        line!(self, "  {results} = scf.for %at = [%zero to %blocks step %one]({carried} : {types}) -> ({types}) {{");
+        line!(self, "  %skipped = index.mul %at, %block : index");
+        line!(self, "  %kstart = index.add %firstk, %skipped : index");
+        if !carries {
+            self.vectors(firsts.clone(), "wv");
+        }
+        self.weights(firsts.clone());
         self.stage(has_rest);
         line!(self, "  kernel.barrier<workgroup> scope(subgroup) ordering(acq_rel)");
         let view = format!("view<{chunks}x{block}x{}xf32>", self.pitch());
         for (at, group) in groups.iter().enumerate() {
             if let Some(next) = groups.get(at + 1) {
+                self.vectors(next.clone(), "wv");
                 self.weights(next.clone());
             }
             for i in group.clone() {
@@ -238,18 +261,39 @@ impl Text<'_, Tile> {
         if blocks > 1 {
             line!(self, "  kernel.barrier<workgroup> scope(subgroup) ordering(acq_rel)");
         }
-        line!(self, "  scf.yield {} : {types}", accs("acc", &format!("_{}", block - 1)));
+        let mut next = named("wv");
+        if blocks > 1 && carries {
+            let weights = weights.join(", ");
+            line!(self, "  %behind = index.add %at, %one : index");
+            line!(self, "  %ismore = index.cmp ult, %behind, %blocks : index");
+            line!(self, "  {} = scf.if %ismore -> ({weights}) {{", named("next").join(", "));
+            line!(self, "  %kstart = index.madd %behind, %block, %firstk : index");
+            self.vectors(firsts.clone(), "more");
+            line!(self, "  scf.yield {} : {weights}", named("more").join(", "));
+            line!(self, "  }} else {{");
+            line!(self, "  scf.yield {} : {weights}", next.join(", "));
+            line!(self, "  }}");
+            next = named("next");
+        }
+        let yielded = [accs("acc", &format!("_{}", block - 1)), next].concat().join(", ");
+        line!(self, "  scf.yield {yielded} : {types}");
         line!(self, "  }}");
     }
 
-    /// `%w{i}_{c}`: weights of the terms `group` of a block.
-    fn weights(&mut self, group: Range<usize>) {
+    /// `%{name}{i}`: weights of the terms `group` of the block at `%kstart`, of all of an item's columns.
+    fn vectors(&mut self, group: Range<usize>, name: &str) {
         let ([k, n], each) = (packed(self.contraction.k(), self.contraction.n), self.tile.columns);
-        for i in group.clone() {
-            self.index(&format!("i{i}"), i);
-            line!(self, "  %k{i} = index.add %kstart, %i{i} : index");
-            line!(self, "  %wv{i} = vector.load %w[%k{i}, %of] : view<{k}x{n}xf32> -> vector<{each}xf32>");
+        for i in group {
+            self.index(&format!("{name}i{i}"), i);
+            line!(self, "  %{name}k{i} = index.add %kstart, %{name}i{i} : index");
+            line!(self, "  %{name}{i} = vector.load %w[%{name}k{i}, %of] : view<{k}x{n}xf32> -> vector<{each}xf32>");
         }
+    }
+
+    /// `%w{i}_{c}`: the same by columns, of `%wv{i}`, and the numbers `%i{i}`.
+    fn weights(&mut self, group: Range<usize>) {
+        let each = self.tile.columns;
+        group.clone().for_each(|i| self.index(&format!("i{i}"), i));
         for i in group {
             for c in 0..each {
                 line!(self, "  %w{i}_{c} = vector.extract %wv{i}[{c}] : vector<{each}xf32> -> f32");
