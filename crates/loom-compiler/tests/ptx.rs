@@ -291,6 +291,62 @@ fn staged_operands_are_read_by_matrices() {
     assert!(!old.contains("ldmatrix") && !old.contains("mma.sync"), "{old}");
 }
 
+/// Where four subgroups multiply rows of their own by columns that lie as the hardware wants them, and nowhere else, one instruction does it.
+/// Results are compared by the corpus, on GPUs.
+#[test]
+fn four_subgroups_that_share_columns_multiply_at_once() {
+    let corpus =
+        std::fs::read_to_string(corpus().into_iter().find(|path| path.ends_with("matrix.loom")).expect("it is there"));
+    let corpus = corpus.expect("it is a text");
+    let start = corpus.find("kernel.def export(\"shared_columns\")").expect("the kernel is there");
+    let text = &corpus[start..];
+    let text = &text[..text.find("\n}\n").expect("it ends") + 3].replace("shared_columns", "k");
+    let hopper = || Options { target: Sm { architecture: 90, specific: true }, ..on(90) };
+    let count = |text: &str, what: &str| text.matches(what).count();
+    let grouped = emitted(text, &hopper());
+    // For each 16 of the depth, of both tiles of columns; what is in flight is waited for once.
+    assert_eq!(count(&grouped.text, "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16"), 4, "{}", grouped.text);
+    assert_eq!(
+        (count(&grouped.text, "mma.sync"), count(&grouped.text, "wgmma.wait_group")),
+        (0, 1),
+        "{}",
+        grouped.text
+    );
+    assert_eq!(grouped.target.to_string(), "sm_90a");
+    // Every other access of the columns finds its piece: two stores of a loop, eight scalars of one, two fours.
+    assert!(count(&grouped.text, "xor.b32") >= 5, "{}", grouped.text);
+    let others = [
+        ("not at 1024 bytes", text.replace("align(1024)", "align(512)")),
+        (
+            "of another pitch",
+            text.replace("[2048, 1024, 1, 64]", "[2304, 1152, 1, 72]").replace("4096 : offset", "4608 : offset"),
+        ),
+        (
+            "not the same for all",
+            text.replace("%cf[%zero, %one,", "%cf[%subgroup, %one,")
+                .replace("%cf[%zero, %zero,", "%cf[%subgroup, %zero,"),
+        ),
+        (
+            "from within eight columns",
+            text.replace("%cf = buffer.view %columns[%start]", "%cf = buffer.view %columns[%within]")
+                .replace("  %cs = ", "  %within = index.constant 128 : offset\n  %cs = "),
+        ),
+        ("apart", text.replace("%cf[%zero, %one,", "%cf[%zero, %two,")),
+    ];
+    for (why, other) in others {
+        assert_ne!(*text, other, "{why}");
+        let other = emitted(&other, &hopper()).text;
+        assert!(
+            count(&other, "wgmma") == 0 && count(&other, "mma.sync") > 0 && !other.contains("fence.proxy"),
+            "{why}: {other}"
+        );
+    }
+    for options in [on(90), on(120), Options { version: (7, 8), ..hopper() }, Options { checked: true, ..hopper() }] {
+        let other = emitted(text, &options);
+        assert!(count(&other.text, "wgmma") == 0 && !other.target.specific, "{options:?}: {}", other.text);
+    }
+}
+
 #[test]
 fn workgroup_memory_beyond_what_may_be_declared_is_dynamic() {
     let take = |bytes: u32| {

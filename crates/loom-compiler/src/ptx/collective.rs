@@ -114,15 +114,17 @@ impl Emitter<'_> {
 
     pub(super) fn collective(&mut self, op: &Op) -> Result {
         match op.kind {
-            OpKind::Barrier(BarrierScope::Workgroup) => {
+            OpKind::Barrier(scope) => {
                 if !self.groups.is_empty() {
                     self.text.raw("fence.proxy.async.shared::cta");
                 }
-                self.text.raw("bar.sync 0");
-            }
-            OpKind::Barrier(BarrierScope::Subgroup) => {
-                let mask = self.mask_text();
-                self.text.raw(&format!("bar.warp.sync {mask}"));
+                match scope {
+                    BarrierScope::Workgroup => self.text.raw("bar.sync 0"),
+                    BarrierScope::Subgroup => {
+                        let mask = self.mask_text();
+                        self.text.raw(&format!("bar.warp.sync {mask}"));
+                    }
+                }
             }
             OpKind::SubgroupShuffle(mode) => return self.shuffle(op, mode),
             OpKind::SubgroupReduce { combine, size, stride } => {

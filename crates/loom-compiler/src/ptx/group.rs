@@ -25,7 +25,7 @@ use crate::fragment::{Format, Product, Role, TILE};
 use crate::ir::{Body, Kernel, Op, ValueId};
 use crate::ops::{Family, OpKind, Space as Scratch};
 use crate::tile::varying_in_workgroup;
-use crate::types::{Dim, Type};
+use crate::types::{Dim, ScalarType, Type};
 use std::collections::{HashMap, HashSet};
 
 /// What has `wgmma`.
@@ -79,7 +79,8 @@ impl Groups {
         let mut uses = vec![0u32; body.values.len()];
         body.ops().flat_map(|op| &op.operands).for_each(|value| uses[value.index()] += 1);
         let made: HashMap<ValueId, &Op> = body.ops().filter_map(|op| Some((op.result()?, op))).collect();
-        let rooms: HashSet<ValueId> = rooms(body).collect();
+        let known = Known { kernel, made, uses, varies, spaces, rooms: rooms(body).collect() };
+        let Known { made, uses, .. } = &known;
         let mut groups = Self::default();
         for block in &body.blocks {
             // Not what is read further in: there it may be read again in the next turn.
@@ -89,7 +90,7 @@ impl Groups {
             groups.own.extend(made_here.filter(|value| uses[value.index()] == 1 && sums.contains(value)));
             let mut at = 0;
             while at < block.ops.len() {
-                let count = run(body, &block.ops[at..], &made, &uses, &varies, spaces, &rooms);
+                let count = known.run(&block.ops[at..]);
                 if count > 1 {
                     let ops = &block.ops[at..at + count];
                     let results: Vec<ValueId> = ops.iter().map(|op| op.results[0]).collect();
@@ -161,55 +162,78 @@ fn rooms(body: &Body) -> impl Iterator<Item = ValueId> {
     })
 }
 
-/// How many of `ops`, from the first on, are one instruction for each step of the depth.
-fn run(
-    body: &Body,
-    ops: &[Op],
-    made: &HashMap<ValueId, &Op>,
-    uses: &[u32],
-    varies: &[bool],
-    spaces: &Spaces,
-    rooms: &HashSet<ValueId>,
-) -> usize {
-    let Some(OpKind::Mma(product)) = ops.first().map(|op| &op.kind) else { return 0 };
-    let is_multiplied = matches!((product.lhs, product.rhs), (Format::F16, Format::F16) | (Format::BF16, Format::BF16));
-    if !is_multiplied || product.sum.spread != 1 {
-        return 0;
+/// What is known of a kernel where runs are looked for.
+struct Known<'k> {
+    kernel: &'k Kernel,
+    /// By value: the op that makes it, how often it is read, and whether it differs within a workgroup.
+    made: HashMap<ValueId, &'k Op>,
+    uses: Vec<u32>,
+    varies: Vec<bool>,
+    spaces: &'k Spaces,
+    rooms: HashSet<ValueId>,
+}
+
+impl<'k> Known<'k> {
+    /// How many of `ops`, from the first on, are one instruction for each step of the depth.
+    fn run(&self, ops: &[Op]) -> usize {
+        let Some(OpKind::Mma(product)) = ops.first().map(|op| &op.kind) else { return 0 };
+        let is_multiplied =
+            matches!((product.lhs, product.rhs), (Format::F16, Format::F16) | (Format::BF16, Format::BF16));
+        let is_wide = self.kernel.body.ty(ops[0].operands[2]).element() == Some(ScalarType::F32);
+        let Some(first) = self.placed(&ops[0]).filter(|_| is_multiplied && is_wide) else { return 0 };
+        let mut before = first;
+        let mut count = 1;
+        while let Some(next) = ops.get(count).filter(|_| (count + 1) * TILE as usize <= COLUMNS_MAX) {
+            if next.kind != ops[0].kind || next.operands[0] != ops[0].operands[0] {
+                break;
+            }
+            let Some(place) = self.placed(next).filter(|place| self.follows(before, place)) else { break };
+            before = place;
+            count += 1;
+        }
+        count
     }
-    // The view and the indices of a right operand that lies as one has to.
-    let placed = |op: &Op| -> Option<&[ValueId]> {
-        let load = made.get(&op.operands[1])?;
+
+    /// The view and the indices of the right operand of a product, if it lies as one has to: the same for all, columns of 128 bytes
+    /// from the start of eight on, of which a part of the depth is taken.
+    fn placed(&self, op: &Op) -> Option<&'k [ValueId]> {
+        let load = *self.made.get(&op.operands[1])?;
         let OpKind::FragmentLoad(fragment) = load.kind else { return None };
         let (view, indices) = load.operands.split_first()?;
-        let Type::View(ty) = body.ty(*view) else { return None };
-        let of = made.get(view).filter(|of| of.kind == OpKind::BufferView)?;
-        let is_whole = fragment.role == Role::Rhs && uses[op.operands[1].index()] == 1;
+        let Type::View(ty) = self.kernel.body.ty(*view) else { return None };
+        let of = self.made.get(view).filter(|of| of.kind == OpKind::BufferView)?;
+        let is_whole = fragment.role == Role::Rhs && self.uses[op.operands[1].index()] == 1;
         let strides = [Dim::Static(1), Dim::Static(COLUMN / 2)];
-        let lies = ty.strides.ends_with(&strides) && spaces.space(*view) == Space::Shared;
-        let varying = indices.iter().chain(&of.operands).any(|value| varies[value.index()]);
-        (is_whole && lies && !varying && rooms.contains(&of.operands[0])).then_some(&load.operands)
-    };
-    let Some(first) = placed(&ops[0]) else { return 0 };
-    // Where the indices of the next one are other numbers, and one such that it lies behind this one.
-    let follows = |before: &[ValueId], next: &[ValueId]| {
+        let lies = ty.strides.ends_with(&strides) && self.spaces.space(*view) == Space::Shared;
+        let varying = indices.iter().chain(&of.operands).any(|value| self.varies[value.index()]);
+        if !is_whole || !lies || varying || !self.rooms.contains(&of.operands[0]) {
+            return None;
+        }
+        let starts =
+            |value: ValueId, unit: u64| self.kernel.facts(value).multiple_of.wrapping_mul(unit).is_multiple_of(EIGHT);
+        let deep = indices.len().checked_sub(2)?;
+        let is_start = indices.iter().zip(&ty.strides).enumerate().all(|(at, (&index, stride))| match stride {
+            // Whole steps of 16 within a column.
+            _ if at == deep => self.kernel.body.constant(index).is_some_and(|first| {
+                let end = first.checked_add(u64::from(fragment.rows));
+                first.is_multiple_of(16) && end.is_some_and(|end| end <= COLUMN / 2)
+            }),
+            Dim::Static(stride) => starts(index, stride.wrapping_mul(2)),
+            Dim::Value(_) => false,
+        });
+        (is_start && starts(of.operands[1], 1)).then_some(&load.operands)
+    }
+
+    /// Whether what lies at `next` lies behind what lies at `before`: one index is another number, and as much more.
+    fn follows(&self, before: &[ValueId], next: &[ValueId]) -> bool {
+        let body = &self.kernel.body;
         let Type::View(ty) = body.ty(before[0]) else { return false };
         let mut apart = before.iter().zip(next).enumerate().filter(|(_, (a, b))| a != b);
         let (Some((at, (a, b))), None) = (apart.next(), apart.next()) else { return false };
         let Some(stride) = at.checked_sub(1).and_then(|at| ty.strides.get(at)?.constant()) else { return false };
         let (Some(a), Some(b)) = (body.constant(*a), body.constant(*b)) else { return false };
         b.wrapping_sub(a).wrapping_mul(stride) == u64::from(TILE) * COLUMN / 2
-    };
-    let mut before = first;
-    let mut count = 1;
-    while let Some(next) = ops.get(count).filter(|_| (count + 1) * TILE as usize <= COLUMNS_MAX) {
-        if next.kind != ops[0].kind || next.operands[0] != ops[0].operands[0] {
-            break;
-        }
-        let Some(place) = placed(next).filter(|place| follows(before, place)) else { break };
-        before = place;
-        count += 1;
     }
-    count
 }
 
 impl Emitter<'_> {
