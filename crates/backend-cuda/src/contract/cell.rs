@@ -91,9 +91,9 @@ impl Writer<'_> {
     /// those of seats that only fill a bucket are not. Where nothing lies in states, nothing.
     pub(crate) fn state_rows(&mut self, cell: Cell<'_>, numbers: Range<usize>) {
         let Cell { epilogue, .. } = cell;
-        let mut states = places(epilogue).map(|place| self.is_state(place.storage));
-        let results = states.by_ref().take(epilogue.results.len()).fold(false, |any, is| any || is);
-        let operands = states.any(|is| is);
+        let is_state = |place: &Elements| self.is_state(place.storage);
+        let results = epilogue.results.iter().any(is_state);
+        let operands = places(epilogue).skip(epilogue.results.len()).any(is_state);
         if results {
             self.occupied();
         }

@@ -305,14 +305,14 @@ impl Emitter<'_> {
         let at = self.make(Class::Word, "add.s32", &[base.into(), Operand::word(constant)]);
         let low = self.make(Class::Word, "bfe.u32", &[at, Operand::word(4), Operand::word(14)]);
         // From eight columns to the next; of 128 bytes, exchanged.
-        let high = Operand::word((EIGHT >> 4) as u32 | 1 << 30);
+        let high = Operand::word(1 << 30 | (EIGHT >> 4) as u32);
         let yes = self.in_register(Operand::truth(true));
         let name = if product.lhs == Format::F16 { "f16" } else { "bf16" };
         let columns = results.len() * TILE as usize;
         let listed = |regs: &[Reg]| regs.iter().map(Reg::to_string).collect::<Vec<_>>().join(", ");
         let mut steps = Vec::new();
         for step in 0..depth / 16 {
-            let low = self.make(Class::Word, "add.s32", &[low, Operand::word(step as u32 * 2 | 1 << 16)]);
+            let low = self.make(Class::Word, "add.s32", &[low, Operand::word(1 << 16 | (step as u32 * 2))]);
             let (low, high) = (self.in_register(low), self.in_register(high));
             let descriptor = self.text.reg(Class::Long);
             self.text.raw(&format!("mov.b64 {descriptor}, {{{low}, {high}}}"));
