@@ -41,6 +41,7 @@ mod passes;
 pub mod ptx;
 mod reader;
 mod simplify;
+mod spelling;
 mod syntax;
 pub mod tile;
 pub mod types;

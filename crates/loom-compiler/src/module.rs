@@ -16,6 +16,7 @@ use crate::ir::{Kernel, SourceDigest, Span};
 use crate::lex::{self, Kind, Token};
 use crate::passes;
 use crate::reader::Reader;
+use crate::spelling;
 use crate::syntax::{self, Op};
 use sha2::{Digest, Sha256};
 
@@ -65,23 +66,10 @@ const FAMILIES: [&str; 21] = [
 
 /// The definition that `name` is a misspelling of, by a letter or two, if it is none itself.
 fn misspelt(name: &str) -> Option<&'static str> {
-    // Letters to add, drop or exchange.
-    let distance = |known: &str| {
-        let mut row: Vec<usize> = (0..=known.len()).collect();
-        for (at, letter) in name.bytes().enumerate() {
-            let mut before = std::mem::replace(&mut row[0], at + 1);
-            for (to, other) in known.bytes().enumerate() {
-                let exchanged = before + usize::from(letter != other);
-                before = row[to + 1];
-                row[to + 1] = exchanged.min(before + 1).min(row[to] + 1);
-            }
-        }
-        row[known.len()]
-    };
-    if syntax::DEFINITIONS.contains(&name) || name.len() > 32 {
+    if syntax::DEFINITIONS.contains(&name) || name.len() > spelling::LONGEST {
         return None;
     }
-    syntax::DEFINITIONS.into_iter().find(|known| distance(known) <= 2)
+    syntax::DEFINITIONS.into_iter().find(|known| spelling::distance(name, known) <= 2)
 }
 
 impl Module {

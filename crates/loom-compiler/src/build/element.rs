@@ -5,6 +5,7 @@ use crate::ir::{Span, ValueId};
 use crate::lex::Kind;
 use crate::ops::{Binary, Classify, Convert, Flags, FloatPredicate, IntPredicate, OpKind, Ternary, Unary};
 use crate::reader::{Attribute, Reader};
+use crate::spelling;
 use crate::types::{ScalarType, Type, VectorType};
 
 use super::names::Binding;
@@ -32,93 +33,100 @@ enum Class {
     FloatBits,
 }
 
-fn unary(name: &str) -> Option<Unary> {
-    Some(match name {
-        "negi" => Unary::NegI,
-        "absi" => Unary::AbsI,
-        "ctlzi" => Unary::CtlzI,
-        "cttzi" => Unary::CttzI,
-        "ctpopi" => Unary::CtpopI,
-        "signi" => Unary::SignI,
-        "negf" => Unary::NegF,
-        "absf" => Unary::AbsF,
-        "signf" => Unary::SignF,
-        "ceilf" => Unary::CeilF,
-        "floorf" => Unary::FloorF,
-        "truncf" => Unary::TruncF,
-        "roundf" => Unary::RoundF,
-        "roundevenf" => Unary::RoundEvenF,
-        "expf" => Unary::ExpF,
-        "exp2f" => Unary::Exp2F,
-        "expm1f" => Unary::Expm1F,
-        "logf" => Unary::LogF,
-        "log2f" => Unary::Log2F,
-        "log10f" => Unary::Log10F,
-        "log1pf" => Unary::Log1pF,
-        "sqrtf" => Unary::SqrtF,
-        "rsqrtf" => Unary::RsqrtF,
-        "cbrtf" => Unary::CbrtF,
-        "sinf" => Unary::SinF,
-        "cosf" => Unary::CosF,
-        "tanf" => Unary::TanF,
-        "asinf" => Unary::AsinF,
-        "acosf" => Unary::AcosF,
-        "atanf" => Unary::AtanF,
-        "sinhf" => Unary::SinhF,
-        "coshf" => Unary::CoshF,
-        "tanhf" => Unary::TanhF,
-        "asinhf" => Unary::AsinhF,
-        "acoshf" => Unary::AcoshF,
-        "atanhf" => Unary::AtanhF,
-        "erff" => Unary::ErfF,
-        "erfcf" => Unary::ErfcF,
-        "sinturnsf" => Unary::SinTurnsF,
-        "costurnsf" => Unary::CosTurnsF,
-        "logisticf" => Unary::LogisticF,
-        "siluf" => Unary::SiluF,
-        "softplusf" => Unary::SoftplusF,
-        _ => return None,
-    })
+/// What `table` has for `name`.
+fn named<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
+    table.iter().find(|(known, _)| *known == name).map(|(_, op)| *op)
 }
 
+const UNARY: [(&str, Unary); 43] = [
+    ("negi", Unary::NegI),
+    ("absi", Unary::AbsI),
+    ("ctlzi", Unary::CtlzI),
+    ("cttzi", Unary::CttzI),
+    ("ctpopi", Unary::CtpopI),
+    ("signi", Unary::SignI),
+    ("negf", Unary::NegF),
+    ("absf", Unary::AbsF),
+    ("signf", Unary::SignF),
+    ("ceilf", Unary::CeilF),
+    ("floorf", Unary::FloorF),
+    ("truncf", Unary::TruncF),
+    ("roundf", Unary::RoundF),
+    ("roundevenf", Unary::RoundEvenF),
+    ("expf", Unary::ExpF),
+    ("exp2f", Unary::Exp2F),
+    ("expm1f", Unary::Expm1F),
+    ("logf", Unary::LogF),
+    ("log2f", Unary::Log2F),
+    ("log10f", Unary::Log10F),
+    ("log1pf", Unary::Log1pF),
+    ("sqrtf", Unary::SqrtF),
+    ("rsqrtf", Unary::RsqrtF),
+    ("cbrtf", Unary::CbrtF),
+    ("sinf", Unary::SinF),
+    ("cosf", Unary::CosF),
+    ("tanf", Unary::TanF),
+    ("asinf", Unary::AsinF),
+    ("acosf", Unary::AcosF),
+    ("atanf", Unary::AtanF),
+    ("sinhf", Unary::SinhF),
+    ("coshf", Unary::CoshF),
+    ("tanhf", Unary::TanhF),
+    ("asinhf", Unary::AsinhF),
+    ("acoshf", Unary::AcoshF),
+    ("atanhf", Unary::AtanhF),
+    ("erff", Unary::ErfF),
+    ("erfcf", Unary::ErfcF),
+    ("sinturnsf", Unary::SinTurnsF),
+    ("costurnsf", Unary::CosTurnsF),
+    ("logisticf", Unary::LogisticF),
+    ("siluf", Unary::SiluF),
+    ("softplusf", Unary::SoftplusF),
+];
+
+fn unary(name: &str) -> Option<Unary> {
+    named(&UNARY, name)
+}
+
+const BINARY: [(&str, Binary); 34] = [
+    ("addi", Binary::AddI),
+    ("subi", Binary::SubI),
+    ("muli", Binary::MulI),
+    ("divsi", Binary::DivSI),
+    ("remsi", Binary::RemSI),
+    ("divui", Binary::DivUI),
+    ("remui", Binary::RemUI),
+    ("ceildivsi", Binary::CeilDivSI),
+    ("ceildivui", Binary::CeilDivUI),
+    ("floordivsi", Binary::FloorDivSI),
+    ("minsi", Binary::MinSI),
+    ("maxsi", Binary::MaxSI),
+    ("minui", Binary::MinUI),
+    ("maxui", Binary::MaxUI),
+    ("andi", Binary::AndI),
+    ("ori", Binary::OrI),
+    ("xori", Binary::XorI),
+    ("shli", Binary::ShlI),
+    ("shrsi", Binary::ShrSI),
+    ("shrui", Binary::ShrUI),
+    ("rotli", Binary::RotLI),
+    ("rotri", Binary::RotRI),
+    ("addf", Binary::AddF),
+    ("subf", Binary::SubF),
+    ("mulf", Binary::MulF),
+    ("divf", Binary::DivF),
+    ("remf", Binary::RemF),
+    ("copysignf", Binary::CopySignF),
+    ("minnumf", Binary::MinNumF),
+    ("maxnumf", Binary::MaxNumF),
+    ("minimumf", Binary::MinimumF),
+    ("maximumf", Binary::MaximumF),
+    ("powf", Binary::PowF),
+    ("atan2f", Binary::Atan2F),
+];
+
 fn binary(name: &str) -> Option<Binary> {
-    Some(match name {
-        "addi" => Binary::AddI,
-        "subi" => Binary::SubI,
-        "muli" => Binary::MulI,
-        "divsi" => Binary::DivSI,
-        "remsi" => Binary::RemSI,
-        "divui" => Binary::DivUI,
-        "remui" => Binary::RemUI,
-        "ceildivsi" => Binary::CeilDivSI,
-        "ceildivui" => Binary::CeilDivUI,
-        "floordivsi" => Binary::FloorDivSI,
-        "minsi" => Binary::MinSI,
-        "maxsi" => Binary::MaxSI,
-        "minui" => Binary::MinUI,
-        "maxui" => Binary::MaxUI,
-        "andi" => Binary::AndI,
-        "ori" => Binary::OrI,
-        "xori" => Binary::XorI,
-        "shli" => Binary::ShlI,
-        "shrsi" => Binary::ShrSI,
-        "shrui" => Binary::ShrUI,
-        "rotli" => Binary::RotLI,
-        "rotri" => Binary::RotRI,
-        "addf" => Binary::AddF,
-        "subf" => Binary::SubF,
-        "mulf" => Binary::MulF,
-        "divf" => Binary::DivF,
-        "remf" => Binary::RemF,
-        "copysignf" => Binary::CopySignF,
-        "minnumf" => Binary::MinNumF,
-        "maxnumf" => Binary::MaxNumF,
-        "minimumf" => Binary::MinimumF,
-        "maximumf" => Binary::MaximumF,
-        "powf" => Binary::PowF,
-        "atan2f" => Binary::Atan2F,
-        _ => return None,
-    })
+    named(&BINARY, name)
 }
 
 /// The unary ops of `index`.
@@ -158,20 +166,21 @@ fn binary_class(op: Binary) -> Class {
     }
 }
 
+const CONVERT: [(&str, Convert); 10] = [
+    ("extsi", Convert::ExtSI),
+    ("extui", Convert::ExtUI),
+    ("trunci", Convert::TruncI),
+    ("sitofp", Convert::SiToF),
+    ("uitofp", Convert::UiToF),
+    ("fptosi", Convert::FToSi),
+    ("fptoui", Convert::FToUi),
+    ("extf", Convert::ExtF),
+    ("fptrunc", Convert::TruncF),
+    ("bitcast", Convert::Bitcast),
+];
+
 fn convert(name: &str) -> Option<Convert> {
-    Some(match name {
-        "extsi" => Convert::ExtSI,
-        "extui" => Convert::ExtUI,
-        "trunci" => Convert::TruncI,
-        "sitofp" => Convert::SiToF,
-        "uitofp" => Convert::UiToF,
-        "fptosi" => Convert::FToSi,
-        "fptoui" => Convert::FToUi,
-        "extf" => Convert::ExtF,
-        "fptrunc" => Convert::TruncF,
-        "bitcast" => Convert::Bitcast,
-        _ => return None,
-    })
+    named(&CONVERT, name)
 }
 
 /// Whether `op` goes from `from` to `to`, and if not, what it does.
@@ -261,13 +270,23 @@ pub(super) fn flag(word: &str) -> Option<Flags> {
     })
 }
 
+const CLASSIFY: [(&str, Classify); 3] =
+    [("isnanf", Classify::IsNan), ("isinff", Classify::IsInf), ("isfinitef", Classify::IsFinite)];
+
 fn classify(name: &str) -> Option<Classify> {
-    Some(match name {
-        "isnanf" => Classify::IsNan,
-        "isinff" => Classify::IsInf,
-        "isfinitef" => Classify::IsFinite,
-        _ => return None,
-    })
+    named(&CLASSIFY, name)
+}
+
+/// Element-wise ops that are neither of the tables above.
+const OTHERS: [&str; 9] =
+    ["fmaf", "fmai", "clampf", "geluf", "cmpi", "cmpf", "bitfield.extractu", "bitfield.extracts", "bitfield.insert"];
+
+/// Of the element-wise ops those that are spelt most like `name`, as the end of a refusal; nothing if none is.
+pub(super) fn near(name: &str) -> String {
+    let unary = UNARY.iter().map(|(name, _)| *name).chain(BINARY.iter().map(|(name, _)| *name));
+    let all = unary.chain(CONVERT.iter().map(|(name, _)| *name)).chain(CLASSIFY.iter().map(|(name, _)| *name));
+    let found = spelling::nearest(name, all.chain(OTHERS), 3);
+    if found.is_empty() { found } else { format!("; spelt most like it: {found}") }
 }
 
 /// The same shape with another element type.
@@ -354,11 +373,11 @@ impl<'m> Builder<'m> {
             "assume" => self.assume(reader),
             _ => match self.element_op(reader, op, Dialect::Scalar)? {
                 Some(results) => Ok(results),
-                None => self.unknown(
-                    reader,
-                    "scalar.constant, poison, assume, the integer, float, rounding, math, compare, classify and conversion ops; \
-                     values of any type are chosen by scf.select",
-                ),
+                None => {
+                    let legal = "scalar.constant, poison, assume, the integer, float, rounding, math, compare, classify and \
+                                 conversion ops; values of any type are chosen by scf.select";
+                    self.unknown(reader, &(legal.to_owned() + &near(op)))
+                }
             },
         }
     }

@@ -9,7 +9,7 @@ use crate::ops::{Binary, Combine, Convert, OpKind};
 use crate::reader::Reader;
 use crate::types::{ScalarType, Type, VectorType};
 
-use super::element::{Dialect, with_element};
+use super::element::{Dialect, near, with_element};
 use super::names::Binding;
 use super::types::same;
 use super::{Builder, Mode, one};
@@ -114,16 +114,16 @@ impl<'m> Builder<'m> {
                 }
                 match self.element_op(reader, op, Dialect::Vector)? {
                     Some(results) => Ok(results),
-                    None => self.unknown(
-                        reader,
-                        "the element-wise ops, and vector.constant, poison, empty, splat, from_elements, iota, mask.range, \
+                    None => {
+                        let legal = "the element-wise ops, and vector.constant, poison, empty, splat, from_elements, iota, mask.range, \
                          select, extract, insert, reduce, reduce.axes, dotf, dot2f, dot4i, dot8i4, dot4f8, bitpack, \
                          bitunpacku, bitunpacks, table.lookup, table.quantize, decode, encode, load, store, load.mask, \
                          store.mask, load.expand, store.compress, gather, gather.mask, scatter, scatter.mask, slice, concat, \
                          broadcast, transpose, shuffle, interleave, deinterleave, fragment, fragment.load, fragment.store, \
                          fragment.repack, mma, atomic.reduce, atomic.reduce.mask, atomic.rmw, atomic.rmw.mask, \
-                         atomic.cmpxchg",
-                    ),
+                         atomic.cmpxchg";
+                        self.unknown(reader, &(legal.to_owned() + &near(op)))
+                    }
                 }
             }
         }
