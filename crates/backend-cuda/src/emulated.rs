@@ -98,7 +98,9 @@ unsafe fn run(node: &Node) {
                 }
             }
             What::Launch { name, parameters } if name.starts_with("fill_") => {
-                let [to, run, total, stride, of_seat, seats, pattern] = parameters[..] else { panic!("{parameters:?}") };
+                let [to, run, total, stride, of_seat, seats, pattern] = parameters[..] else {
+                    panic!("{parameters:?}")
+                };
                 let unit: usize = name["fill_".len()..].parse().expect("its unit");
                 for (seat, item) in (0..seats).flat_map(|seat| (0..total).map(move |item| (seat, item))) {
                     let (line, column) = (item / run, item % run * unit as u64);

@@ -85,7 +85,15 @@ impl Build {
     }
 
     /// A launch that goes on with the contraction before it, as a kernel of its own and as an epilogue.
-    fn cell(&mut self, random: &mut Random, n: usize, units: usize, sums: StorageId, memory: &[Elements], results: Vec<Elements>) {
+    fn cell(
+        &mut self,
+        random: &mut Random,
+        n: usize,
+        units: usize,
+        sums: StorageId,
+        memory: &[Elements],
+        results: Vec<Elements>,
+    ) {
         let positions = self.positions;
         let columns = (0..n / units).map(|group| {
             let at = Elements { storage: sums, offset: group * units, position_stride: n, unit_stride: 1 };
@@ -118,13 +126,13 @@ impl Build {
         text += "  %position = kernel.workgroup.id<y> : index\n  %unit = kernel.workgroup.id<x> : index\n";
         for id in &ids {
             let (id, each) = (id.0, self.plan.storages[id.0 as usize].bytes() / ELEMENT);
-            text += &format!("  %each{id} = index.constant {each} : index\n  %all{id} = index.mul %seats, %each{id} : index\n");
+            text += &format!(
+                "  %each{id} = index.constant {each} : index\n  %all{id} = index.mul %seats, %each{id} : index\n"
+            );
             text += &format!("  %v{id} = buffer.view %b{id}[%start] : buffer -> view<[%all{id}]xf32>\n");
         }
         for (at, place) in places.iter().enumerate() {
-            for (name, value) in
-                [("o", place.offset), ("p", place.position_stride), ("u", place.unit_stride)]
-            {
+            for (name, value) in [("o", place.offset), ("p", place.position_stride), ("u", place.unit_stride)] {
                 text += &format!("  %{name}{at} = index.constant {value} : index\n");
             }
             text += &format!("  %f{at} = index.madd %seat, %each{}, %o{at} : index\n", place.storage.0);
@@ -168,7 +176,15 @@ impl Build {
             arguments,
         });
         let operands = operands.into_iter().map(|(operand, _)| operand).collect();
-        self.plan.epilogues.push(Epilogue { contraction: dispatch - 1, dispatch, units, operands, results, body, made });
+        self.plan.epilogues.push(Epilogue {
+            contraction: dispatch - 1,
+            dispatch,
+            units,
+            operands,
+            results,
+            body,
+            made,
+        });
     }
 
     fn output(&mut self, from: (StorageId, usize, usize)) {
@@ -189,8 +205,7 @@ fn cells(seed: u64, precision: Precision) -> (Plan, Signature) {
     let all = positions * units;
     let name = format!("cells{seed}");
     let plan = Plan { name: name.clone(), ..Plan::default() };
-    let mut build =
-        Build { plan, signature: Signature { name, ..Signature::default() }, made: vec![], positions };
+    let mut build = Build { plan, signature: Signature { name, ..Signature::default() }, made: vec![], positions };
     let width = random.within(all, all + 20);
     build.signature.inputs.push(port("x", width, Scope::Seat));
     let x = build.plan.storage(Storage::Input { port: 0, bytes: width * ELEMENT });
@@ -321,7 +336,7 @@ fn states_are_what_they_are_with_every_move_made() {
     let (device, _alone) = emulated::alone();
     let device: Arc<dyn Device> = device;
     let first = std::env::var("CELLS_FIRST").ok().and_then(|first| first.parse().ok()).unwrap_or(0);
-    let count = std::env::var("CELLS").ok().and_then(|count| count.parse().ok()).unwrap_or(30);
+    let count = std::env::var("CELLS").ok().and_then(|count| count.parse().ok()).unwrap_or(16);
     let (mut read, mut written, mut left) = (0, 0, 0);
     for seed in first..first + count {
         for precision in [Precision::F32, Precision::Bf16] {
@@ -330,7 +345,11 @@ fn states_are_what_they_are_with_every_move_made() {
             let parts = crate::steps::parts(&checked, 7);
             read += parts.iter().filter(|part| **part == Part::Read).count();
             written += parts.iter().filter(|part| matches!(part, Part::Written(_))).count();
-            left += parts.iter().zip(&plan.commands).filter(|(part, command)| **part == Part::Alone && matches!(command, Command::Gather { .. })).count();
+            left += parts
+                .iter()
+                .zip(&plan.commands)
+                .filter(|(part, command)| **part == Part::Alone && matches!(command, Command::Gather { .. }))
+                .count();
             let expected = turns(&device, seed, moved(&plan), &signature);
             let found = turns(&device, seed, plan, &signature);
             let differs = expected.iter().zip(&found).position(|(a, b)| a != b);
@@ -338,5 +357,8 @@ fn states_are_what_they_are_with_every_move_made() {
         }
     }
     eprintln!("{read} read, {written} written, {left} gathers left");
-    assert!(read > count as usize / 2 && written > count as usize / 2, "{read} gathers and {written} scatters of {count}");
+    assert!(
+        read > count as usize / 2 && written > count as usize / 2,
+        "{read} gathers and {written} scatters of {count}"
+    );
 }
