@@ -1,5 +1,5 @@
-//! A driver of functions here, for tests: its device's memory is the host's, and a graph that is launched does what its copies say,
-//! node after node, and what the launches of `moves` say, read literally. Other kernels do nothing.
+//! A driver of functions here, for tests: its device's memory is the host's, and a graph that is launched does what its copies say, what
+//! the launches of `moves` say, read literally, and what the interpreter makes of other kernels. Of the nodes that may be next, any is.
 
 use crate::sys::{Driver, Status};
 use crate::{CudaDevice, CudaOptions, contract, matrices};
@@ -11,9 +11,15 @@ use lanes_core::planned::PlannedModel;
 use lanes_core::{DType, Port, Scope, Signature, StateKind, StateSpec};
 use lanes_model::onnx::build::LstmStack;
 use lanes_model::{ImportOptions, load_bytes};
+use lanes_tests::random::Random;
+use loom_compiler::interp::{self, Argument, Limits};
+use loom_compiler::ir::{Kernel, ParameterKind};
+use loom_compiler::launch::Geometry;
+use loom_compiler::ptx::{Image, Passed};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What a node does, and the numbers of those before it.
 #[derive(Clone)]
@@ -26,7 +32,32 @@ struct Node {
 enum What {
     Copy { to: u64, from: u64, bytes: usize },
     Launch { name: String, parameters: Vec<u64> },
+    Kernel { known: Arc<Known>, geometry: Geometry, parameters: Vec<u64> },
     Nothing,
+}
+
+/// A kernel, and how it is launched.
+struct Known {
+    kernel: Kernel,
+    image: Image,
+}
+
+/// Kernels by their text for the driver.
+static KNOWN: Mutex<BTreeMap<String, Arc<Known>>> = Mutex::new(BTreeMap::new());
+
+/// Notes what `image` was made of, for whoever launches it here.
+pub(crate) fn note(kernel: &Kernel, image: &Image) {
+    let known = || Arc::new(Known { kernel: kernel.clone(), image: image.clone() });
+    KNOWN.lock().expect("nothing panics with it").entry(image.text.clone()).or_insert_with(known);
+}
+
+/// By its start, the bytes of each stretch of memory.
+static MEMORY: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+
+/// What a function's handle points at.
+struct Function {
+    name: String,
+    known: Option<Arc<Known>>,
 }
 
 /// Graphs launched, and the nodes of the last one.
@@ -55,6 +86,7 @@ unsafe fn run(node: &Node) {
         match &node.what {
             What::Nothing => {}
             What::Copy { to, from, bytes } => copied(*to, *from, *bytes),
+            What::Kernel { known, geometry, parameters } => interpret(known, *geometry, parameters),
             What::Launch { name, parameters } if name == "carry" => {
                 let [from, to, number, tick, ranges @ ..] = &parameters[..] else { panic!("{parameters:?}") };
                 for range in ranges {
@@ -63,6 +95,17 @@ unsafe fn run(node: &Node) {
                 }
                 if *tick != 0 {
                     *(*tick as *mut u32) = word(*number);
+                }
+            }
+            What::Launch { name, parameters } if name.starts_with("fill_") => {
+                let [to, run, total, stride, of_seat, seats, pattern] = parameters[..] else {
+                    panic!("{parameters:?}")
+                };
+                let unit: usize = name["fill_".len()..].parse().expect("its unit");
+                for (seat, item) in (0..seats).flat_map(|seat| (0..total).map(move |item| (seat, item))) {
+                    let (line, column) = (item / run, item % run * unit as u64);
+                    let value = (pattern as u32 >> (column * 8 % 32)).to_le_bytes();
+                    copied(to + seat * of_seat + line * stride + column, value.as_ptr() as u64, unit);
                 }
             }
             What::Launch { name, parameters } => {
@@ -92,10 +135,67 @@ unsafe fn run(node: &Node) {
     }
 }
 
-/// Zeroed memory that is never given back.
+/// # Safety
+/// As for [`run`].
+unsafe fn interpret(known: &Known, geometry: Geometry, parameters: &[u64]) {
+    // By argument: its bits, or where it starts and which stretch it lies in, until where.
+    let mut given = vec![(0, None); known.kernel.parameters.len()];
+    for (slot, &value) in known.image.slots.iter().zip(parameters) {
+        match slot.passed {
+            Passed::Scalar { argument, .. } => given[argument].0 = value,
+            Passed::Buffer { argument } => {
+                let memory = MEMORY.lock().expect("nothing panics with it");
+                let (&start, &bytes) = memory.range(..=value).next_back().expect("it is a stretch's");
+                given[argument] = (value, Some((start, start + bytes as u64)));
+            }
+            Passed::Length { .. } | Passed::Faults => {}
+        }
+    }
+    // Of the arguments of one stretch the first byte of all is a buffer, and the others are parts of it.
+    let mut first = HashMap::new();
+    for (number, (at, stretch)) in given.iter().enumerate() {
+        let Some((start, _)) = stretch else { continue };
+        let first = first.entry(*start).or_insert((*at, number));
+        *first = (*first).min((*at, number));
+    }
+    let is_buffer = |number: usize| matches!(known.kernel.parameters[number].kind, ParameterKind::Buffer);
+    let argument = |(number, &(at, stretch)): (usize, &(u64, Option<(u64, u64)>))| match stretch {
+        Some((start, end)) if first[&start].1 == number => {
+            let bytes = end.saturating_sub(at) as usize;
+            // SAFETY: it is there, and of each stretch there is one such slice, while nobody else touches it.
+            Argument::Buffer(unsafe { std::slice::from_raw_parts_mut(at as *mut u8, bytes) })
+        }
+        Some((start, end)) => {
+            let (from, argument) = first[&start];
+            Argument::Part { argument, start: (at - from) as usize, bytes: (end - at) as usize }
+        }
+        None if is_buffer(number) => Argument::Buffer(&mut []),
+        None => Argument::Scalar(at),
+    };
+    let mut arguments: Vec<Argument<'_>> = given.iter().enumerate().map(argument).collect();
+    interp::run(&known.kernel, geometry, &mut arguments, Limits::default())
+        .unwrap_or_else(|fault| panic!("{}: {fault}", known.image.name));
+}
+
+/// The nodes of a graph, each behind those that it comes after, otherwise in any order.
+fn any_order(nodes: &[Node], random: &mut Random) -> Vec<usize> {
+    let (mut order, mut left) = (Vec::new(), (0..nodes.len()).collect::<Vec<_>>());
+    while !left.is_empty() {
+        let is_ready = |at: &usize| nodes[*at].after.iter().all(|earlier| !left.contains(earlier));
+        let ready: Vec<usize> = left.iter().copied().filter(is_ready).collect();
+        let next = ready[random.below(ready.len())];
+        left.retain(|at| *at != next);
+        order.push(next);
+    }
+    order
+}
+
+/// Memory that is never given back, full of what is no number that could pass for a right one.
 fn memory(len: usize) -> u64 {
-    let words = Box::leak(vec![0u128; len.div_ceil(16) + 16].into_boxed_slice());
-    (words.as_ptr() as u64).next_multiple_of(256)
+    let words = Box::leak(vec![u128::MAX / 255 * 254; len.div_ceil(16) + 16].into_boxed_slice());
+    let start = (words.as_ptr() as u64).next_multiple_of(256);
+    MEMORY.lock().expect("nothing panics with it").insert(start, len);
+    start
 }
 
 macro_rules! gives {
@@ -127,10 +227,15 @@ gives! {
     fill(at: raw::CUdeviceptr, byte: u8, len: usize, _stream: raw::CUstream) { (at as *mut u8).write_bytes(byte, len) }
     up(to: raw::CUdeviceptr, from: *const c_void, len: usize, _stream: raw::CUstream) { copied(to, from as u64, len) }
     down(to: *mut c_void, from: raw::CUdeviceptr, len: usize, _stream: raw::CUstream) { copied(to as u64, from, len) }
-    module(to: *mut *mut c_void, _image: *const c_void) { *to = std::ptr::without_provenance_mut(64) }
-    function(to: *mut *mut c_void, _module: *mut c_void, name: *const c_char) {
+    module(to: *mut *mut c_void, image: *const c_void) {
+        let text = CStr::from_ptr(image.cast()).to_string_lossy();
+        let known = KNOWN.lock().expect("nothing panics with it").get(&*text).cloned();
+        *to = std::ptr::from_mut(Box::leak(Box::new(known))).cast();
+    }
+    function(to: *mut *mut c_void, module: *mut Option<Arc<Known>>, name: *const c_char) {
         let name = CStr::from_ptr(name).to_string_lossy().into_owned();
-        *to = std::ptr::from_mut(Box::leak(Box::new(name))).cast();
+        let function = Function { name, known: (*module).clone() };
+        *to = std::ptr::from_mut(Box::leak(Box::new(function))).cast();
     }
     graph(to: *mut *mut c_void, _flags: c_uint) {
         *to = std::ptr::from_mut(Box::leak(Box::new(Vec::<Node>::new()))).cast();
@@ -142,10 +247,24 @@ gives! {
         to: *mut usize, graph: *mut Vec<Node>, after: *const usize, count: usize,
         launch: *const raw::CUDA_KERNEL_NODE_PARAMS_v1
     ) {
-        let name = (*(*launch).func.cast::<String>()).clone();
-        let count_of = match &name[..] { "carry" => 16, name if name.starts_with("copy_") => 3 + 16 * 9, _ => 0 };
-        let parameters = (0..count_of).map(|at| *(*(*launch).kernelParams.add(at)).cast::<u64>()).collect();
-        add(to, graph, after, count, What::Launch { name, parameters });
+        let (launch, Function { name, known }) = (&*launch, &*(*launch).func.cast::<Function>());
+        let parameters = |count: usize| (0..count).map(|at| *(*launch.kernelParams.add(at)).cast::<u64>()).collect();
+        let what = match (known, &name[..]) {
+            (Some(known), _) => What::Kernel {
+                known: Arc::clone(known),
+                geometry: Geometry {
+                    workgroups: [launch.gridDimX, launch.gridDimY, launch.gridDimZ],
+                    workgroup_size: [launch.blockDimX, launch.blockDimY, launch.blockDimZ],
+                },
+                parameters: parameters(known.image.slots.len()),
+            },
+            (None, "carry") => What::Launch { name: name.clone(), parameters: parameters(16) },
+            (None, other) => {
+                let count = if other.starts_with("copy_") { 3 + 16 * 9 } else { 7 };
+                What::Launch { name: name.clone(), parameters: parameters(count) }
+            }
+        };
+        add(to, graph, after, count, what);
     }
     graph_copy(
         to: *mut usize, graph: *mut Vec<Node>, after: *const usize, count: usize, copy: *const raw::CUDA_MEMCPY3D,
@@ -158,8 +277,8 @@ gives! {
     }
     instantiate(to: *mut *mut c_void, graph: *mut c_void, _flags: c_ulonglong) { *to = graph }
     launch(graph: *mut Vec<Node>, _stream: raw::CUstream) {
-        LAUNCHES.fetch_add(1, SeqCst);
-        (*graph).iter().for_each(|node| run(node));
+        let number = LAUNCHES.fetch_add(1, SeqCst);
+        any_order(&*graph, &mut Random(number as u64)).into_iter().for_each(|at| run(&(&(*graph))[at]));
         LAST.lock().expect("nothing panics with it").clone_from(&*graph);
     }
 }
@@ -184,7 +303,8 @@ unsafe extern "C" fn graph_edges(
         // From a kernel's port that lets others in, as `cuda.h` numbers it, to one that waits by itself.
         assert_eq!(like, [1, 0, 1, 0, 0, 0, 0, 0]);
         for end in [from, to] {
-            assert!(matches!(graph[end].what, What::Launch { .. }), "node {end} is no kernel");
+            let is_kernel = matches!(graph[end].what, What::Launch { .. } | What::Kernel { .. });
+            assert!(is_kernel, "node {end} is no kernel");
         }
         graph[to].after.push(from);
     }
@@ -236,6 +356,14 @@ fn driver() -> &'static Driver {
     })
 }
 
+/// A device of this driver, and nobody else's launches meanwhile.
+pub(crate) fn alone() -> (Arc<CudaDevice>, MutexGuard<'static, ()>) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let options = CudaOptions { kernels_on_disk: false, ..CudaOptions::default() };
+    (Arc::new(CudaDevice::on(driver(), 0, options).expect("it opens")), alone)
+}
+
 /// `y = h`, `h' = x`, `width` floats each.
 fn last(width: usize) -> (Plan, Signature) {
     let mut plan = Plan { name: "last".into(), ..Plan::default() };
@@ -270,8 +398,7 @@ fn last(width: usize) -> (Plan, Signature) {
 fn turns_of_every_occupancy_answer_with_their_rows() {
     const SEATS: u32 = 7;
     let capacity = Capacity { rows: 2 * SEATS + 1, max_seats: SEATS };
-    let options = CudaOptions { kernels_on_disk: false, ..CudaOptions::default() };
-    let device = Arc::new(CudaDevice::on(driver(), 0, options).expect("it opens"));
+    let (device, _alone) = alone();
     // 4 B, 12 B and 16 KiB a seat: of the last, four seats are carried and more are not. The last once more with a driver that takes no
     // edges between kernels that overlap.
     for (width, most_carried, refuses) in [(1, 7, false), (3, 7, false), (4096, 4, false), (4096, 4, true)] {
@@ -343,8 +470,7 @@ fn each_precision_has_weights_of_its_own() {
     let model =
         load_bytes(LstmStack::random(2, 64, 1).encode(), "model", &ImportOptions::default()).expect("it imports");
     let lowered = lanes_model::lower::lower(&model).expect("it lowers");
-    let options = CudaOptions { kernels_on_disk: false, ..CudaOptions::default() };
-    let device = Arc::new(CudaDevice::on(driver(), 0, options).expect("it opens"));
+    let (device, _alone) = alone();
     let prepared = |precision| {
         let (plan, signature) = (lowered.plan.clone().with_precision(precision), lowered.signature.clone());
         let mut model = PlannedModel::new(Arc::<CudaDevice>::clone(&device), plan, signature).expect("it fits");

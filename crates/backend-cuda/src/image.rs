@@ -111,6 +111,8 @@ pub(crate) fn of_text(
         let message = format!("{} is not supported on {}", unsupported.what, unsupported.target);
         DeviceError::Unsupported { what: format!("kernel {name}: {}", module.refusal(unsupported.span, &message)) }
     })?;
+    #[cfg(test)]
+    crate::emulated::note(&kernel, &image);
     let asked = image.static_shared_bytes + image.dynamic_shared_bytes;
     if asked > takes.shared_bytes_max.max(STATIC_SHARED_BYTES) {
         let most = takes.shared_bytes_max;

@@ -188,3 +188,6 @@ fn is_read(plan: &Plan, parts: &[Part], rows: &Rows, id: StorageId) -> bool {
     };
     !is_scratch || plan.commands.iter().zip(parts).enumerate().any(reads)
 }
+
+#[cfg(test)]
+mod tests;
