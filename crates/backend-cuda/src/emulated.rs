@@ -135,11 +135,13 @@ unsafe fn run(node: &Node) {
     }
 }
 
+/// An argument: its bits, or where it starts, which stretch it lies in, and until where.
+type Given = (u64, Option<(u64, u64)>);
+
 /// # Safety
 /// As for [`run`].
 unsafe fn interpret(known: &Known, geometry: Geometry, parameters: &[u64]) {
-    // By argument: its bits, or where it starts and which stretch it lies in, until where.
-    let mut given = vec![(0, None); known.kernel.parameters.len()];
+    let mut given: Vec<Given> = vec![(0, None); known.kernel.parameters.len()];
     for (slot, &value) in known.image.slots.iter().zip(parameters) {
         match slot.passed {
             Passed::Scalar { argument, .. } => given[argument].0 = value,
@@ -159,7 +161,7 @@ unsafe fn interpret(known: &Known, geometry: Geometry, parameters: &[u64]) {
         *first = (*first).min((*at, number));
     }
     let is_buffer = |number: usize| matches!(known.kernel.parameters[number].kind, ParameterKind::Buffer);
-    let argument = |(number, &(at, stretch)): (usize, &(u64, Option<(u64, u64)>))| match stretch {
+    let argument = |(number, &(at, stretch)): (usize, &Given)| match stretch {
         Some((start, end)) if first[&start].1 == number => {
             let bytes = end.saturating_sub(at) as usize;
             // SAFETY: it is there, and of each stretch there is one such slice, while nobody else touches it.

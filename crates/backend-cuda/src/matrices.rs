@@ -289,14 +289,12 @@ impl Packed<'_> {
 pub(crate) fn pack_text(rows: &[Packed<'_>], seating: Seating<'_>) -> String {
     let mut text = String::from("kernel.def export(\"pack\") @pack(%seats: index) {\n");
     let constant = |name: &str, value: usize| format!("  %{name} = index.constant {value} : index\n");
-    for (name, value) in [("one", 1), ("size", PACKERS), ("less", PACKERS - 1), ("each", rows.len()), ("most0", 0)] {
+    // Pieces of a seat, of the rows that have the most.
+    let most = rows.iter().map(|packed| packed.pieces() * packed.contraction.positions).max().unwrap_or(0);
+    for (name, value) in [("one", 1), ("size", PACKERS), ("less", PACKERS - 1), ("each", rows.len()), ("most", most)] {
         text += &constant(name, value);
     }
-    for (at, packed) in rows.iter().enumerate() {
-        text += &constant(&format!("pieces{at}"), packed.pieces() * packed.contraction.positions);
-        text += &format!("  %most{} = index.max %most{at}, %pieces{at} : index\n", at + 1);
-    }
-    text += &format!("  %all = index.mul %seats, %most{} : index\n", rows.len());
+    text += "  %all = index.mul %seats, %most : index\n";
     text += "  %padded = index.add %all, %less : index\n  %groups = index.div %padded, %size : index\n";
     text += "  kernel.launch.config workgroups(%groups, %each, %one) workgroup_size(%size, %one, %one) : index\n";
     let (mut arguments, mut writers, mut terms) = (String::new(), Vec::new(), 0);
@@ -325,7 +323,7 @@ pub(crate) fn pack_text(rows: &[Packed<'_>], seating: Seating<'_>) -> String {
             text += &format!("  %is{number} = index.cmp eq, %which, %number{number} : index\n");
             text += &format!("  scf.if %is{number} {{\n");
         }
-        pack(&mut writer, packed, number);
+        pack(&mut writer, packed, number, most);
         text += &writer.text;
         if rows.len() > 1 {
             text += "  }\n";
@@ -334,8 +332,8 @@ pub(crate) fn pack_text(rows: &[Packed<'_>], seating: Seating<'_>) -> String {
     text + "  kernel.return\n}\n"
 }
 
-/// What packs `packed`, the rows of this `number` of its launch.
-fn pack(text: &mut Writer<'_>, packed: &Packed<'_>, number: usize) {
+/// What packs `packed`, the rows of this `number` of its launch, which has items for `most` pieces of a seat.
+fn pack(text: &mut Writer<'_>, packed: &Packed<'_>, number: usize, most: usize) {
     let &Packed { contraction, seat_elements, handed } = packed;
     let (k, row, pieces) = (contraction.k(), row(contraction.k()), packed.pieces());
     let together = if is_aligned(contraction, seat_elements) { 4 } else { 1 };
@@ -350,8 +348,7 @@ fn pack(text: &mut Writer<'_>, packed: &Packed<'_>, number: usize) {
     line!(text, "  %item = kernel.workitem.id<x> : index");
     line!(text, "  %group = kernel.workgroup.id<x> : index");
     // Of whole workgroups, so that it is counted in 32 bits where that is enough.
-    let most = pieces * contraction.positions * text.seating.max_seats;
-    let last = most.next_multiple_of(PACKERS);
+    let last = (most * text.seating.max_seats).next_multiple_of(PACKERS);
     line!(text, "  %number = index.madd %group, %size, %item : index");
     line!(text, "  %e = index.assume %number [range(%number, 0, {last})] : index");
     line!(text, "  %row = index.div %e, %pieces : index");
