@@ -331,6 +331,21 @@ fn four_subgroups_that_share_columns_multiply_at_once() {
             text.replace("%cf = buffer.view %columns[%start]", "%cf = buffer.view %columns[%within]")
                 .replace("  %cs = ", "  %within = index.constant 128 : offset\n  %cs = "),
         ),
+        (
+            "one sum of all",
+            text.replace("%l0, %r01, %none :", "%l0, %r01, %s0 :").replace("%l1, %r11, %s1 :", "%l1, %r11, %t0 :"),
+        ),
+        (
+            "written since",
+            text.replace(
+                "  %s0 = vector.mma",
+                "  kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)\n  %s0 = vector.mma",
+            )
+            .replace(
+                "  %t0 = vector.mma",
+                "  kernel.barrier<workgroup> scope(workgroup) ordering(acq_rel)\n  %t0 = vector.mma",
+            ),
+        ),
         ("apart", text.replace("%cf[%zero, %one,", "%cf[%zero, %two,")),
     ];
     for (why, other) in others {

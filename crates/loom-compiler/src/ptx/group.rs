@@ -91,7 +91,7 @@ impl Groups {
             let mut at = 0;
             while at < block.ops.len() {
                 let count = known.run(&block.ops[at..]);
-                if count > 1 {
+                if count > 1 && is_still_there(&block.ops[..at], &block.ops[at..at + count]) {
                     let ops = &block.ops[at..at + count];
                     let results: Vec<ValueId> = ops.iter().map(|op| op.results[0]).collect();
                     groups.others.extend(&results[1..]);
@@ -114,6 +114,28 @@ impl Groups {
     pub fn is_swizzled(&self, allocation: ValueId) -> bool {
         self.swizzled.contains(&allocation)
     }
+}
+
+/// Whether the right operands of `products` are loaded among the ops `before` them, and nobody may have written there since: the hardware
+/// reads them when it multiplies.
+fn is_still_there(before: &[Op], products: &[Op]) -> bool {
+    let keeps = |op: &Op| {
+        matches!(
+            op.kind.family(),
+            Family::Constant(_)
+                | Family::Element(_)
+                | Family::Vector
+                | Family::Place
+                | Family::Id(_)
+                | Family::Read
+                | Family::ReadLane
+                | Family::Exchange
+        )
+    };
+    products.iter().all(|product| {
+        let load = before.iter().rposition(|op| op.result() == Some(product.operands[1]));
+        load.is_some_and(|load| before[load..].iter().all(keeps))
+    })
 }
 
 /// Whether the whole workgroup comes to every product.
@@ -185,6 +207,10 @@ impl<'k> Known<'k> {
         let mut count = 1;
         while let Some(next) = ops.get(count).filter(|_| (count + 1) * TILE as usize <= COLUMNS_MAX) {
             if next.kind != ops[0].kind || next.operands[0] != ops[0].operands[0] {
+                break;
+            }
+            // Nor may one go on with the sums of another.
+            if ops[..count].iter().any(|op| op.results[0] == next.operands[2]) {
                 break;
             }
             let Some(place) = self.placed(next).filter(|place| self.follows(before, place)) else { break };
