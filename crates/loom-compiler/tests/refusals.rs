@@ -107,6 +107,7 @@ fn types_of_operands() {
     ops("%y = scalar.cmpf slt, %f, %f : f32", "slt", "expected one of oeq");
     ops("%y = scalar.addf<fats> %f, %f : f32", "fats", "expected a flag");
     ops("%y = scalar.nope %f : f32", "scalar.nope", "is not an op that is compiled here; legal: scalar.constant");
+    ops("%v = vector.splat %f : vector<,8xf32>", ",", "expected an element type or an extent, found `,`;");
     ops("%y = scalar.fpext %f : f32 to f64", "scalar.fpext", "spelt most like it: extf");
     ops("%y = scalar.sin %f : f32", "scalar.sin", "spelt most like it: sinf");
     ops("%y = scalar.adif %f, %f : f32", "scalar.adif", "spelt most like it: addf");

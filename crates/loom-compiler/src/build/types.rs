@@ -118,9 +118,11 @@ impl<'m> Builder<'m> {
             at += 1;
         }
         let Some(element) = ScalarType::from_name(reader.source.get(start..at).unwrap_or_default()) else {
-            // What is no word is the sign of an extent, or a character of another kind.
-            let number = || bytes.iter().skip(start + 1).take_while(|byte| byte.is_ascii_digit()).count();
-            let end = if at > start { at } else { start + 1 + number() };
+            // What is no word is the sign of an extent, with its digits, or a character of another kind, which layout may part from them.
+            let is_sign = bytes.get(start).is_some_and(|byte| b"+-".contains(byte));
+            let digits = bytes.iter().skip(start + 1).take_while(|byte| is_sign && byte.is_ascii_digit()).count();
+            let width = reader.source.get(start..).and_then(|rest| rest.chars().next()).map_or(1, char::len_utf8);
+            let end = if at > start { at } else { start + width + digits };
             let text = reader.source.get(start..end).unwrap_or_default();
             let message = format!("expected an element type or an extent, found `{text}`; legal: {}", scalar_names());
             return refuse(Span { start: start as u32, end: end as u32 }, message);
