@@ -24,9 +24,9 @@ pub(crate) struct Takes {
 }
 
 impl Takes {
-    /// Whether four subgroups may multiply at once (`ptx::group` of `loom-compiler` says what that needs).
+    /// Whether four subgroups may multiply at once.
     pub fn multiplies_in_groups(&self) -> bool {
-        self.target == Sm { architecture: 90, specific: true } && self.version >= (8, 0)
+        ptx::multiplies_in_groups(self.target, self.version)
     }
 }
 

@@ -106,23 +106,23 @@ pub(crate) struct Tile {
     stages: usize,
     /// Whether each run has a subgroup, and a ring, of its own, which is then all that there are over rows and columns.
     beside: bool,
-    /// What it takes, in ns: to start and end; for as many workgroups as there is room for; for each stage of these; for a million bytes
+    /// What it costs, in ns: to start and end; for as many workgroups as there is room for; for each stage of these; for a million bytes
     /// that are copied, whoever copies them.
-    takes: [usize; 4],
+    costs: [usize; 4],
 }
 
 /// Workgroup memory that every GPU has.
 const SHARED_BYTES: u64 = 48 << 10;
 
-/// From the smallest to the largest, those of subgroups that multiply together last. What each takes is of an H200: fitted to the times of 36
-/// shapes (256 × 256, 512 × 2048 and 1024 × 4096, 8 to 4,096 rows), of which it chooses the fastest tile but for 0.2 % in the mean, and
-/// 4.6 % at most.
+/// From the smallest to the largest, those of subgroups that multiply together last. Costs are of an H200: fitted to the times of 36 shapes
+/// (256 × 256, 512 × 2048 and 1024 × 4096, 8 to 4,096 rows); those of one row, of 128 × 128 and of 192 × 64 are set by a few times each. Of the
+/// tiles that were timed at all 36 it chooses the fastest but for 0.5 % in the mean, and 12 % at most.
 pub(crate) const TILES: [Tile; 17] = {
-    const fn beside([rows, columns]: [usize; 2], stages: usize, takes: [usize; 4]) -> Tile {
-        Tile { rows, columns, down: 1, across: 1, stages, beside: true, takes }
+    const fn beside([rows, columns]: [usize; 2], stages: usize, costs: [usize; 4]) -> Tile {
+        Tile { rows, columns, down: 1, across: 1, stages, beside: true, costs }
     }
-    const fn tile([rows, columns]: [usize; 2], [down, across]: [usize; 2], stages: usize, takes: [usize; 4]) -> Tile {
-        Tile { rows, columns, down, across, stages, beside: false, takes }
+    const fn tile([rows, columns]: [usize; 2], [down, across]: [usize; 2], stages: usize, costs: [usize; 4]) -> Tile {
+        Tile { rows, columns, down, across, stages, beside: false, costs }
     }
     [
         beside([1, 16], 8, [960, 0, 0, 285]),
@@ -177,7 +177,7 @@ impl Tile {
             let (waves, stages) = (groups.div_ceil(multiprocessors * resident), row(k) / STAGE);
             let units = of_unit.map_or(0, |columns| (tile.rows * tile.columns / columns.max(1)).div_ceil(items));
             let copied = groups * (tile.rows + tile.columns) * row(k) * 2;
-            let [start, wave, stage, copies] = tile.takes;
+            let [start, wave, stage, copies] = tile.costs;
             start + waves * (wave + stages * stage + units * UNIT) + copied.saturating_mul(copies) / 1_000_000
         };
         // Of equal ones the smaller; one row has tiles of its own, which read it once for all columns.

@@ -13,14 +13,14 @@
 //!   columns read at once are in banks of their own. All of such an allocation is laid out so; every access but its own goes to
 //!   where a piece lies ([`Place::swizzled`](super::memory::Place)).
 //! - Sums are in flight until something other than addresses, copies and further products comes. What generic accesses have
-//!   written is made seen before each barrier of the workgroup.
+//!   written is made seen before each barrier.
 //! - Source: PTX ISA 9.0, sections on `wgmma.mma_async`, its matrix descriptors and shared memory layouts, and `fence.proxy`.
 //!   On sm_90a alone.
 
 use super::emitter::{Emitter, Result};
 use super::memory::{Place, Space, Spaces};
 use super::text::{Class, Operand, Reg};
-use super::{Options, Sm};
+use super::{Options, Sm, Version};
 use crate::fragment::{Format, Product, Role, TILE};
 use crate::ir::{Body, Kernel, Op, ValueId};
 use crate::ops::{Family, OpKind, Space as Scratch};
@@ -28,8 +28,14 @@ use crate::tile::varying_in_workgroup;
 use crate::types::{Dim, ScalarType, Type};
 use std::collections::{HashMap, HashSet};
 
-/// What has `wgmma`.
+/// What has `wgmma`, and the language that knows it.
 const TARGET: Sm = Sm { architecture: 90, specific: true };
+const VERSION: Version = (8, 0);
+
+/// Whether four subgroups that share columns in workgroup memory multiply at once there.
+pub fn multiplies_in_groups(target: Sm, version: Version) -> bool {
+    target == TARGET && version >= VERSION
+}
 
 /// Bytes of a column in workgroup memory, and of the eight that are exchanged together.
 const COLUMN: u64 = 128;
@@ -44,8 +50,8 @@ const SUBGROUPS: u32 = 4;
 /// Which products of a kernel go together.
 #[derive(Default)]
 pub(super) struct Groups {
-    /// By the result of the first product of each run: all of the run's.
-    runs: HashMap<ValueId, Vec<ValueId>>,
+    /// By the result of the first product of each run: results of all, and what each is added to.
+    runs: HashMap<ValueId, Vec<[ValueId; 2]>>,
     /// Results of the other products.
     others: HashSet<ValueId>,
     /// Right operands, which are not loaded.
@@ -67,8 +73,10 @@ pub(super) struct Flight {
 
 impl Groups {
     pub fn of(kernel: &Kernel, spaces: &Spaces, options: &Options) -> Self {
-        let has = options.target == TARGET && options.version >= (8, 0) && !options.checked;
-        if !has || !kernel.items().is_multiple_of(SUBGROUPS * 32) {
+        if options.checked
+            || !multiplies_in_groups(options.target, options.version)
+            || !kernel.items().is_multiple_of(SUBGROUPS * 32)
+        {
             return Self::default();
         }
         let body = &kernel.body;
@@ -93,12 +101,12 @@ impl Groups {
                 let count = known.run(&block.ops[at..]);
                 if count > 1 && is_still_there(&block.ops[..at], &block.ops[at..at + count]) {
                     let ops = &block.ops[at..at + count];
-                    let results: Vec<ValueId> = ops.iter().map(|op| op.results[0]).collect();
-                    groups.others.extend(&results[1..]);
+                    groups.others.extend(ops[1..].iter().map(|op| op.results[0]));
                     groups.staged.extend(ops.iter().map(|op| op.operands[1]));
                     let view = made[&ops[0].operands[1]].operands[0];
                     groups.swizzled.insert(made[&view].operands[0]);
-                    groups.runs.insert(results[0], results);
+                    let sums = ops.iter().map(|op| [op.results[0], op.operands[2]]).collect();
+                    groups.runs.insert(ops[0].results[0], sums);
                 }
                 at += count.max(1);
             }
@@ -281,17 +289,9 @@ impl Emitter<'_> {
         }
     }
 
-    /// The ops that make `values`.
-    fn makers(&self, values: &[ValueId]) -> Vec<&'_ Op> {
-        let body = self.body;
-        let is_one = |op: &&Op| op.result().is_some_and(|result| values.contains(&result));
-        body.ops().filter(is_one).collect()
-    }
-
     fn multiply(&mut self, op: &Op, product: Product, first: ValueId) -> Result {
-        let results = self.groups.runs[&first].clone();
-        let ops = self.makers(&results).iter().map(|op| op.operands.clone()).collect::<Vec<_>>();
-        if !self.may_specific(TARGET, (8, 0)) {
+        let run = self.groups.runs[&first].clone();
+        if !self.may_specific(TARGET, VERSION) {
             return self.refuse("products of four subgroups");
         }
         let lhs_ty = self.element_type(op.operands[0])?;
@@ -306,14 +306,13 @@ impl Emitter<'_> {
         if !is_start || words.len() < depth / 4 {
             return self.refuse("a product of columns that lie elsewhere than at eights of 1024 bytes");
         }
-        let mut sums: Vec<Reg> = Vec::with_capacity(results.len() * 8);
+        let mut sums: Vec<Reg> = Vec::with_capacity(run.len() * 8);
         let mut from = Vec::new();
-        for operands in &ops {
-            let init = self.lanes(operands[2])?;
-            for lane in init.iter() {
+        for [_, init] in &run {
+            for lane in self.lanes(*init)?.iter() {
                 match lane {
                     // Nobody reads it again.
-                    Operand::Reg(reg) if self.groups.own.contains(&operands[2]) => sums.push(*reg),
+                    Operand::Reg(reg) if self.groups.own.contains(init) => sums.push(*reg),
                     _ => {
                         let to = self.text.reg(Class::Word);
                         from.push((to, *lane));
@@ -334,7 +333,7 @@ impl Emitter<'_> {
         let high = Operand::word(1 << 30 | (EIGHT >> 4) as u32);
         let yes = self.in_register(Operand::truth(true));
         let name = if product.lhs == Format::F16 { "f16" } else { "bf16" };
-        let columns = results.len() * TILE as usize;
+        let columns = run.len() * TILE as usize;
         let listed = |regs: &[Reg]| regs.iter().map(Reg::to_string).collect::<Vec<_>>().join(", ");
         let mut steps = Vec::new();
         for step in 0..depth / 16 {
@@ -354,7 +353,7 @@ impl Emitter<'_> {
         }
         self.text.raw("wgmma.commit_group.sync.aligned");
         self.flight.is_on = true;
-        for (result, sums) in results.into_iter().zip(sums.chunks(8)) {
+        for ([result, _], sums) in run.into_iter().zip(sums.chunks(8)) {
             self.set_lanes(result, sums.iter().map(|sum| Operand::from(*sum)).collect());
         }
         Ok(())
@@ -362,6 +361,9 @@ impl Emitter<'_> {
 
     /// Waits for sums in flight before an op that may read them.
     pub(super) fn land_before(&mut self, op: &Op) {
+        if !self.flight.is_on {
+            return;
+        }
         let goes_on = match op.kind {
             OpKind::Mma(_) => op
                 .result()

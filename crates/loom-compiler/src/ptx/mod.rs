@@ -34,6 +34,7 @@ mod text;
 mod vector;
 
 pub use fault::{FAULT_BYTES, Fault, Site, SiteKind};
+pub use group::multiplies_in_groups;
 
 use crate::copies;
 use crate::ir::{Kernel, Parameter, SourceDigest, Span};
