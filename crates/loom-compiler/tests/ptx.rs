@@ -315,7 +315,19 @@ fn four_subgroups_that_share_columns_multiply_at_once() {
     assert_eq!(grouped.target.to_string(), "sm_90a");
     // Every other access of the columns finds its piece: two stores of a loop, eight scalars of one, two fours.
     assert!(count(&grouped.text, "xor.b32") >= 5, "{}", grouped.text);
+    // Two fours of subgroups, columns of its own each; and pairs of these.
+    let apart = |by: &str, items: &str| {
+        text.replace("workgroup_size(128", &format!("workgroup_size({items}"))
+            .replace(
+                "  %subgroup = kernel.subgroup.id : index\n",
+                &format!("  %subgroup = kernel.subgroup.id : index\n  %ring = index.div %subgroup, %{by} : index\n"),
+            )
+            .replace("%cf[%zero, ", "%cf[%ring, ")
+    };
+    let fours = emitted(&apart("four", "256"), &hopper()).text;
+    assert_eq!((count(&fours, "wgmma.mma_async"), count(&fours, "mma.sync")), (4, 0), "{fours}");
     let others = [
+        ("the same for two", apart("two", "128")),
         ("not at 1024 bytes", text.replace("align(1024)", "align(512)")),
         (
             "of another pitch",

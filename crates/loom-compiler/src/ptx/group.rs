@@ -6,8 +6,8 @@
 //!                           in workgroup memory, 128 bytes each
 //! ```
 //!
-//! - A run of products of one left operand, whose right ones are loaded from places side by side that are the same for the whole
-//!   workgroup, is one instruction for each 16 of the depth: registers of the left operand and of sums lie as `mma.sync` has them,
+//! - A run of products of one left operand, whose right ones are loaded from places side by side that are the same for
+//!   all four, is one instruction for each 16 of the depth: registers of the left operand and of sums lie as `mma.sync` has them,
 //!   and the right ones are not loaded at all. Its bits are those of `mma.sync` (compared on an H200, see `docs/performance.md`).
 //! - It reads columns of 128 bytes whose pieces of 16 are exchanged by the eighth of 1024 bytes that they lie in, so that eight
 //!   columns read at once are in banks of their own. All of such an allocation is laid out so; every access but its own goes to
@@ -24,7 +24,7 @@ use super::{Options, Sm, Version};
 use crate::fragment::{Format, Product, Role, TILE};
 use crate::ir::{Body, Kernel, Op, ValueId};
 use crate::ops::{Family, OpKind, Space as Scratch};
-use crate::tile::varying_in_workgroup;
+use crate::tile::varying_in_subgroups;
 use crate::types::{Dim, ScalarType, Type};
 use std::collections::{HashMap, HashSet};
 
@@ -80,7 +80,7 @@ impl Groups {
             return Self::default();
         }
         let body = &kernel.body;
-        let varies = varying_in_workgroup(body);
+        let varies = varying_in_subgroups(body, SUBGROUPS.into());
         if !comes_whole(body, &varies) {
             return Self::default();
         }
@@ -146,7 +146,7 @@ fn is_still_there(before: &[Op], products: &[Op]) -> bool {
     })
 }
 
-/// Whether the whole workgroup comes to every product.
+/// Whether all four subgroups come to every product.
 fn comes_whole(body: &Body, varies: &[bool]) -> bool {
     let is_mma = |op: &Op| matches!(op.kind, OpKind::Mma(_));
     body.ops().all(|op| {
@@ -195,7 +195,7 @@ fn rooms(body: &Body) -> impl Iterator<Item = ValueId> {
 /// What is known of a kernel where runs are looked for.
 struct Known<'k> {
     kernel: &'k Kernel,
-    /// By value: the op that makes it, how often it is read, and whether it differs within a workgroup.
+    /// By value: the op that makes it, how often it is read, and whether it differs within four subgroups.
     made: HashMap<ValueId, &'k Op>,
     uses: Vec<u32>,
     varies: Vec<bool>,

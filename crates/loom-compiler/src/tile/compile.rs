@@ -236,7 +236,10 @@ impl<'a> Compiler<'a> {
         let group_x_varies = matches!(shape, Shape::Groups) && many;
         let group_y_varies = matches!(shape, Shape::Rows);
         let one_group = whole_groups && (matches!(shape, Shape::Group) || matches!(shape, Shape::Groups) && !many);
-        let varies = uniform::varying(body, Ids { group_x_varies, group_y_varies, one_group, subgroup_varies: true });
+        let varies = uniform::varying(
+            body,
+            Ids { group_x_varies, group_y_varies, one_group, subgroup_varies: true, subgroups: 0 },
+        );
         let mut compiler = Self {
             kernel,
             body,

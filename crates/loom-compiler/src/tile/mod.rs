@@ -18,7 +18,7 @@ mod validate;
 pub use encode::{ImageError, MAX_IMAGE_BYTES};
 pub(crate) use places::settle;
 pub use program::*;
-pub(crate) use uniform::{varying_in_subgroup, varying_in_workgroup};
+pub(crate) use uniform::{varying_in_subgroup, varying_in_subgroups};
 
 use crate::copies;
 use crate::ir::{Kernel, Parameter, SourceDigest, Span};

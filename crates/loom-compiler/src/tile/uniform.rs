@@ -7,7 +7,8 @@
 //! - Not here: values that vary but are affine in the item (`compile`).
 
 use crate::ir::{BlockId, Body, Op, ValueId};
-use crate::ops::{Axis, Family, IdKind, OpKind, Space};
+use crate::ops::{Axis, Binary, Family, IdKind, OpKind, Space};
+use std::collections::HashSet;
 
 /// What the shape of the tiles makes of the ids.
 #[derive(Clone, Copy)]
@@ -20,23 +21,29 @@ pub(super) struct Ids {
     pub one_group: bool,
     /// Whether subgroups differ within a tile.
     pub subgroup_varies: bool,
+    /// How many subgroups, from a multiple of it on, are looked at as if they were a tile, 0 for all: their numbers divided by it, or a
+    /// multiple, are one.
+    pub subgroups: u64,
 }
 
 /// For every value whether it may differ between the lanes of one subgroup.
 pub(crate) fn varying_in_subgroup(body: &Body) -> Vec<bool> {
-    let ids = Ids { group_x_varies: false, group_y_varies: false, one_group: true, subgroup_varies: false };
+    let ids =
+        Ids { group_x_varies: false, group_y_varies: false, one_group: true, subgroup_varies: false, subgroups: 0 };
     varying(body, ids)
 }
 
-/// For every value whether it may differ between the items of one workgroup.
-pub(crate) fn varying_in_workgroup(body: &Body) -> Vec<bool> {
-    let ids = Ids { group_x_varies: false, group_y_varies: false, one_group: true, subgroup_varies: true };
+/// For every value whether it may differ between the items of `subgroups` subgroups of a workgroup, from a multiple of that many on.
+pub(crate) fn varying_in_subgroups(body: &Body, subgroups: u64) -> Vec<bool> {
+    let ids = Ids { group_x_varies: false, group_y_varies: false, one_group: true, subgroup_varies: true, subgroups };
     varying(body, ids)
 }
 
 /// For every value whether it varies.
 pub(super) fn varying(body: &Body, ids: Ids) -> Vec<bool> {
-    let mut analysis = Analysis { body, ids, varies: vec![false; body.values.len()], changed: true };
+    let is_subgroup = |op: &&Op| matches!(op.kind.family(), Family::Id(IdKind::Subgroup));
+    let subgroups = body.ops().filter(is_subgroup).filter_map(Op::result).collect();
+    let mut analysis = Analysis { body, ids, subgroups, varies: vec![false; body.values.len()], changed: true };
     while analysis.changed {
         analysis.changed = false;
         analysis.block(Body::ENTRY);
@@ -47,6 +54,8 @@ pub(super) fn varying(body: &Body, ids: Ids) -> Vec<bool> {
 struct Analysis<'a> {
     body: &'a Body,
     ids: Ids,
+    /// Numbers of subgroups.
+    subgroups: HashSet<ValueId>,
     varies: Vec<bool>,
     changed: bool,
 }
@@ -154,10 +163,18 @@ impl Analysis<'_> {
             | Family::Write
             | Family::WriteLane
             | Family::End(_) => {
-                let varies = self.any(&op.operands);
+                let varies = self.any(&op.operands) && !self.is_one(op);
                 self.results(op, varies);
             }
         }
+    }
+
+    /// Whether an op makes one number of those of the subgroups that are looked at.
+    fn is_one(&self, op: &Op) -> bool {
+        let OpKind::Binary(Binary::DivUI) = op.kind else { return false };
+        let by = self.body.constant(op.operands[1]);
+        self.subgroups.contains(&op.operands[0])
+            && by.is_some_and(|by| by > 0 && self.ids.subgroups > 0 && by.is_multiple_of(self.ids.subgroups))
     }
 
     fn results(&mut self, op: &Op, varies: bool) {
