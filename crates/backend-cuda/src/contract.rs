@@ -35,6 +35,16 @@ const ROWS_MAX: usize = 16;
 /// Sums of a work-item from which on no weights are loaded before they are needed: registers would not do.
 const SUMS_MOST: usize = 64;
 
+/// Operands of a subgroup's rows up to which those of a whole chunk are read at once.
+const STAGED_MOST: usize = 16 * LANES;
+
+/// Sums of a work-item up to which weights are loaded [`FEW`] terms at a time, always those behind the ones that are multiplied, and 64
+/// registers do: so a multiprocessor has room for two workgroups, of which the next kernel's loads while this one's ends.
+const SUMS_FEW: usize = 8;
+
+/// Terms whose weights such a work-item loads at once.
+const FEW: usize = 16;
+
 /// 16 runs, or as many of at least 8 terms as there are, so that one row keeps a multiprocessor busy. The weights of a block lie in
 /// registers.
 pub(crate) const SUMS: Sums = Sums { runs_max: 16, run_min: 8, block_max: 32, run_step: 1 };
@@ -58,6 +68,9 @@ pub(crate) fn packed_bytes(weights: &[f32], k: usize, n: usize) -> Cow<'_, [u8]>
     }
     Cow::Owned(packed)
 }
+
+/// Rows and columns of the tiles, the largest first.
+const TILES: [(usize, usize); 9] = [(16, 4), (8, 4), (16, 2), (8, 2), (16, 1), (8, 1), (4, 1), (2, 1), (1, 1)];
 
 /// What a workgroup computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,8 +101,7 @@ impl Tile {
             let groups = rows.div_ceil(tile.rows) * contraction.n.div_ceil(LANES * tile.columns);
             groups.div_ceil(units.max(1)) * (ROUND + tile.rows * tile.columns * contraction.k())
         };
-        let tiles = [(16, 4), (8, 4), (16, 2), (8, 2), (16, 1), (8, 1), (4, 1), (2, 1), (1, 1)];
-        let tiles = tiles.map(|(rows, columns)| Self { rows, columns });
+        let tiles = TILES.map(|(rows, columns)| Self { rows, columns });
         tiles.into_iter().filter(fills).min_by_key(takes).unwrap_or(Self { rows: 1, columns: 1 })
     }
 }
@@ -136,6 +148,12 @@ impl Text<'_, Tile> {
         SUMS.cut(self.contraction.k())
     }
 
+    /// Terms of the rows that lie in workgroup memory at once: a chunk's where that is little, so that they are waited for once.
+    fn staged_depth(&self) -> usize {
+        let [_, blocks, block] = self.cut();
+        if self.tile.rows * blocks * block <= STAGED_MOST { blocks * block } else { block }
+    }
+
     /// Elements between the rows of the operands in workgroup memory: 16 bytes more than the rows, where that keeps rows apart
     /// that would meet in a bank.
     fn pitch(&self) -> usize {
@@ -164,8 +182,8 @@ impl Text<'_, Tile> {
     /// Launch, views, and what a work-item is.
     fn head(&mut self) {
         let Contraction { terms, n, .. } = self.contraction;
-        let [chunks, _, block] = self.cut();
-        let (rows, pitch, k) = (self.tile.rows, self.pitch(), self.contraction.k());
+        let [chunks, ..] = self.cut();
+        let (rows, pitch, k, depth) = (self.tile.rows, self.pitch(), self.contraction.k(), self.staged_depth());
         let [k_packed, columns] = packed(k, *n);
         let extent = self.extent();
         let lefts: Vec<String> = (0..terms.len()).map(|at| format!("left{at}")).collect();
@@ -185,10 +203,10 @@ impl Text<'_, Tile> {
         self.term_views();
         self.result_views();
         line!(self, "  %w = buffer.view %weights[%start] : buffer -> view<{k_packed}x{columns}xf32>");
-        let bytes = (chunks * block * pitch).max(chunks * rows * self.tile.columns * self.apart()) * 4;
+        let bytes = (chunks * depth * pitch).max(chunks * rows * self.tile.columns * self.apart()) * 4;
         line!(self, "  %bytes = index.constant {bytes} : offset");
         line!(self, "  %memory = buffer.alloca<workgroup> align(16) %bytes : buffer");
-        line!(self, "  %xs = buffer.view %memory[%start] : buffer -> view<{chunks}x{block}x{pitch}xf32>");
+        line!(self, "  %xs = buffer.view %memory[%start] : buffer -> view<{chunks}x{depth}x{pitch}xf32>");
         let sums = self.sums();
         line!(self, "  %sums = buffer.view %memory[%start] : buffer -> {sums}");
     }
@@ -210,21 +228,28 @@ impl Text<'_, Tile> {
         self.index("blocks", blocks);
         self.index("block", block);
         // As many weights at a time as there is room for in registers, each time those of the products after the next ones.
-        let groups: Vec<Range<usize>> = (0..block)
-            .step_by(SUMS.block_max / each)
-            .map(|from| from..block.min(from + SUMS.block_max / each))
-            .collect();
-        // The first of a block are loaded behind the products of the one before, of the first block before anything is waited for;
-        // sums that leave no registers for them have them at the block's start.
+        // One block alone is loaded whole before anything is waited for.
+        let is_ahead = blocks > 1 && rows * each <= SUMS_FEW;
+        let together = if is_ahead { FEW / each } else { SUMS.block_max / each };
+        let groups: Vec<Range<usize>> =
+            (0..block).step_by(together).map(|from| from..block.min(from + together)).collect();
+        // The first of a block are loaded before the last products of the one before, or behind them if there are many sums, and of the
+        // first block before anything is waited for; sums that leave no registers for them have them at the block's start.
         let firsts = groups[0].clone();
         let carries = rows * each < SUMS_MOST;
         let named = |name: &str| match carries {
             true => firsts.clone().map(|i| format!("%{name}{i}")).collect::<Vec<_>>(),
             false => Vec::new(),
         };
+        line!(self, "  %kstart = index.add %firstk, %zero : index");
         if carries {
-            line!(self, "  %kstart = index.add %firstk, %zero : index");
             self.vectors(firsts.clone(), "early");
+        }
+        let depth = self.staged_depth();
+        let is_whole = depth == blocks * block;
+        if is_whole {
+            self.stage(has_rest);
+            line!(self, "  kernel.barrier<workgroup> scope(subgroup) ordering(acq_rel)");
         }
         let accs = |name: &str, with: &str| (0..each).map(|c| format!("%{name}{c}{with}")).collect::<Vec<_>>();
         let initial = accs("before", " = %none").into_iter();
@@ -240,17 +265,27 @@ impl Text<'_, Tile> {
         if !carries {
             self.vectors(firsts.clone(), "wv");
         }
+        let mut next = named("wv");
         self.weights(firsts.clone());
-        self.stage(has_rest);
-        line!(self, "  kernel.barrier<workgroup> scope(subgroup) ordering(acq_rel)");
-        let view = format!("view<{chunks}x{block}x{}xf32>", self.pitch());
+        if !is_whole {
+            self.stage(has_rest);
+            line!(self, "  kernel.barrier<workgroup> scope(subgroup) ordering(acq_rel)");
+        }
+        let view = format!("view<{chunks}x{depth}x{}xf32>", self.pitch());
         for (at, group) in groups.iter().enumerate() {
             if let Some(next) = groups.get(at + 1) {
                 self.vectors(next.clone(), "wv");
                 self.weights(next.clone());
+            } else if is_ahead {
+                next = self.next_weights(&firsts, &next);
             }
             for i in group.clone() {
-                line!(self, "  %x{i} = vector.load %xs[%subgroup, %i{i}, %zero] : {view} -> {ty}");
+                let mut term = format!("%i{i}");
+                if is_whole {
+                    line!(self, "  %at{i} = index.add %skipped, {term} : index");
+                    term = format!("%at{i}");
+                }
+                line!(self, "  %x{i} = vector.load %xs[%subgroup, {term}, %zero] : {view} -> {ty}");
                 for c in 0..each {
                     let before = if i == 0 { format!("before{c}") } else { format!("acc{c}_{}", i - 1) };
                     line!(self, "  %ws{i}_{c} = vector.splat %w{i}_{c} : {ty}");
@@ -258,26 +293,34 @@ impl Text<'_, Tile> {
                 }
             }
         }
-        if blocks > 1 {
+        if blocks > 1 && !is_whole {
             line!(self, "  kernel.barrier<workgroup> scope(subgroup) ordering(acq_rel)");
         }
-        let mut next = named("wv");
-        if blocks > 1 && carries {
-            let weights = weights.join(", ");
-            line!(self, "  %behind = index.add %at, %one : index");
-            line!(self, "  %ismore = index.cmp ult, %behind, %blocks : index");
-            line!(self, "  {} = scf.if %ismore -> ({weights}) {{", named("next").join(", "));
-            line!(self, "  %kstart = index.madd %behind, %block, %firstk : index");
-            self.vectors(firsts.clone(), "more");
-            line!(self, "  scf.yield {} : {weights}", named("more").join(", "));
-            line!(self, "  }} else {{");
-            line!(self, "  scf.yield {} : {weights}", next.join(", "));
-            line!(self, "  }}");
-            next = named("next");
+        if !is_ahead {
+            next = self.next_weights(&firsts, &next);
         }
         let yielded = [accs("acc", &format!("_{}", block - 1)), next].concat().join(", ");
         line!(self, "  scf.yield {yielded} : {types}");
         line!(self, "  }}");
+    }
+
+    /// The weights of the terms `group` of the next block, or `these` where there is none: their names.
+    fn next_weights(&mut self, group: &Range<usize>, these: &[String]) -> Vec<String> {
+        if self.cut()[1] == 1 || these.is_empty() {
+            return these.to_vec();
+        }
+        let named = |name: &str| group.clone().map(|i| format!("%{name}{i}")).collect::<Vec<_>>();
+        let weights = vec![format!("vector<{}xf32>", self.tile.columns); these.len()].join(", ");
+        line!(self, "  %behind = index.add %at, %one : index");
+        line!(self, "  %ismore = index.cmp ult, %behind, %blocks : index");
+        line!(self, "  {} = scf.if %ismore -> ({weights}) {{", named("next").join(", "));
+        line!(self, "  %kstart = index.madd %behind, %block, %firstk : index");
+        self.vectors(group.clone(), "more");
+        line!(self, "  scf.yield {} : {weights}", named("more").join(", "));
+        line!(self, "  }} else {{");
+        line!(self, "  scf.yield {} : {weights}", these.join(", "));
+        line!(self, "  }}");
+        named("next")
     }
 
     /// `%{name}{i}`: weights of the terms `group` of the block at `%kstart`, of all of an item's columns.
@@ -301,9 +344,9 @@ impl Text<'_, Tile> {
         }
     }
 
-    /// Operands of the workgroup's rows for the block at `%kstart`, into workgroup memory.
+    /// Operands of the workgroup's rows for the block, or the whole chunk, at `%kstart`, into workgroup memory.
     fn stage(&mut self, has_rest: bool) {
-        let block = self.cut()[2];
+        let block = self.staged_depth();
         let mut end = 0;
         let ends: Vec<usize> = self
             .contraction
@@ -337,9 +380,9 @@ impl Text<'_, Tile> {
         }
     }
 
-    /// Operands of a block that lie in `terms` from `at` on: all loads, and then all stores.
+    /// Operands that lie in `terms` from `at` on: all loads, and then all stores.
     fn staged(&mut self, at: usize, done: usize, terms: Terms<'_>, has_rest: bool) {
-        let [chunks, _, block] = self.cut();
+        let ([chunks, ..], block) = (self.cut(), self.staged_depth());
         let (all, pitch) = (block * self.tile.rows, self.pitch());
         let view = format!("view<{chunks}x{block}x{pitch}xf32>");
         let loads = all.div_ceil(LANES);
@@ -358,8 +401,9 @@ impl Text<'_, Tile> {
                 self.index(&format!("r{j}"), j);
                 line!(self, "  %c{j} = index.add %lane, %zero : index");
             } else {
-                line!(self, "  %r{j} = index.div %{e}{j}, %block : index");
-                line!(self, "  %c{j} = index.rem %{e}{j}, %block : index");
+                self.index(&format!("deep{j}"), block);
+                line!(self, "  %r{j} = index.div %{e}{j}, %deep{j} : index");
+                line!(self, "  %c{j} = index.rem %{e}{j}, %deep{j} : index");
             }
             line!(self, "  %row{j}u = index.add %firstrow, %r{j} : index");
             line!(self, "  %row{j} = index.min %row{j}u, %lastrow : index");
@@ -432,6 +476,38 @@ mod tests {
     use loom_compiler::ptx::Sm;
 
     /// Every activation, with and without a bias, shared and per-seat operands: the text compiles, for the oldest GPU too.
+    /// With an assembler at hand, the text of every tile is taken, and spills nothing, whether a chunk is a block or more.
+    #[test]
+    fn an_assembler_takes_every_tile() {
+        for k in [512, 2048] {
+            let term =
+                Term { storage: StorageId(0), offset: 0, position_stride: 0, taps: 1, tap_stride: 0, tap_len: k };
+            let contraction = Contraction {
+                label: "node".into(),
+                terms: vec![term],
+                weights: vec![0.0; 1].into(),
+                precision: Precision::F32,
+                bias: None,
+                activation: Activation::Tanh,
+                positions: 1,
+                n: 2048,
+                out: StorageId(1),
+                out_offset: 0,
+                out_position_stride: 0,
+            };
+            for (rows, columns) in TILES {
+                let target = Sm { architecture: 90, specific: true };
+                let takes = Takes { target, version: (8, 0), shared_bytes_max: 227 << 10, overlaps: true };
+                let tile = Tile { rows, columns };
+                let text = text(&contraction, &[k], 2048, tile, Seating::of(64), None, &[]).expect("it is known");
+                let origin = image::text("contract.loom", text, "contract");
+                let image =
+                    image::of_text(&origin, "node", false, 0b100, &takes).unwrap_or_else(|error| panic!("{error}"));
+                image::assemble(&image.text, &target.to_string());
+            }
+        }
+    }
+
     #[test]
     fn texts_of_contractions_compile() {
         let term = |storage, tap_len| Term {

@@ -104,7 +104,7 @@ pub(crate) struct Tile {
     across: usize,
     /// Stages of a ring.
     stages: usize,
-    /// Whether each run has a subgroup, and a ring, of its own, which is then all that there are over rows and columns.
+    /// Whether each run has subgroups, and a ring, of its own.
     beside: bool,
     /// What it costs, in ns: to start and end; for as many workgroups as there is room for; for each stage of these; for a million bytes
     /// that are copied, whoever copies them.
@@ -116,13 +116,16 @@ const SHARED_BYTES: u64 = 48 << 10;
 
 /// From the smallest to the largest, those of subgroups that multiply together last. Costs are of an H200: fitted to the times of 36 shapes
 /// (256 × 256, 512 × 2048 and 1024 × 4096, 8 to 4,096 rows); those of one row, of 128 × 128 and of 192 × 64 are set by a few times each. Of the
-/// tiles that were timed at all 36 it chooses the fastest but for 0.5 % in the mean, and 12 % at most.
-pub(crate) const TILES: [Tile; 17] = {
+/// tiles that were timed at all 36 it chooses the fastest but for 0.8 % in the mean, and 13 % at most (96 rows of 512 × 2048).
+pub(crate) const TILES: [Tile; 18] = {
     const fn beside([rows, columns]: [usize; 2], stages: usize, costs: [usize; 4]) -> Tile {
         Tile { rows, columns, down: 1, across: 1, stages, beside: true, costs }
     }
     const fn tile([rows, columns]: [usize; 2], [down, across]: [usize; 2], stages: usize, costs: [usize; 4]) -> Tile {
         Tile { rows, columns, down, across, stages, beside: false, costs }
+    }
+    const fn four([rows, columns]: [usize; 2], stages: usize, costs: [usize; 4]) -> Tile {
+        Tile { rows, columns, down: 4, across: 1, stages, beside: true, costs }
     }
     [
         beside([1, 16], 8, [960, 0, 0, 285]),
@@ -142,6 +145,7 @@ pub(crate) const TILES: [Tile; 17] = {
         tile([128, 64], [4, 1], 8, [1118, 1469, 89, 85]),
         tile([128, 64], [4, 1], 4, [1762, 129, 188, 73]),
         tile([192, 64], [4, 1], 3, [1000, 3500, 400, 20]),
+        four([32, 64], 4, [787, 1024, 57, 75]),
     ]
 };
 
@@ -183,7 +187,7 @@ impl Tile {
         // Of equal ones the smaller; one row has tiles of its own, which read it once for all columns.
         let suits = |tile: &&Self| {
             let fills = (tile.rows == 1) == (rows == 1) && tile.rows < 2 * rows.next_multiple_of(SIDE);
-            fills && (takes.multiplies_in_groups() || !tile.is_grouped())
+            fills && tile.divides(k) && (takes.multiplies_in_groups() || !tile.is_grouped())
         };
         let fitted = |tile: &Self| {
             let stages = (2..=tile.stages).rev();
@@ -192,9 +196,14 @@ impl Tile {
         TILES.iter().filter(suits).filter_map(fitted).min_by_key(cost).unwrap_or(TILES[2])
     }
 
-    /// Whether each subgroup has columns of its own and all rows: what hardware multiplies for four subgroups at once.
+    /// Whether each subgroup of a ring has columns of its own and all rows: what hardware multiplies for four subgroups at once.
     const fn is_grouped(&self) -> bool {
-        !self.beside && self.across == 1 && self.down * SIDE == self.columns
+        self.across == 1 && self.down * SIDE == self.columns && self.down.is_multiple_of(4)
+    }
+
+    /// Whether rings whose subgroups wait for those of others have as many stages each.
+    pub fn divides(&self, k: usize) -> bool {
+        !self.beside || self.down * self.across == 1 || (row(k) / STAGE).is_multiple_of(self.turns_of_ring(k))
     }
 
     /// Terms between rows, and columns, in workgroup memory: 16 bytes more than a stage, so that the eight that are read at once are in
@@ -722,8 +731,12 @@ impl Text<'_, Tile> {
         }
         // The stages of this ring: the first, and how many.
         line!(self, "  %firststage = index.mul %ofring, %ofringturns : index");
-        line!(self, "  %restturns = index.sub %allturns, %firststage : index");
-        line!(self, "  %turns = index.min %restturns, %ofringturns : index");
+        if turns == rings * of_ring {
+            self.index("turns", of_ring);
+        } else {
+            line!(self, "  %restturns = index.sub %allturns, %firststage : index");
+            line!(self, "  %turns = index.min %restturns, %ofringturns : index");
+        }
         // The last ring may have fewer stages than are under way.
         let is_short = turns - (rings - 1) * of_ring < ahead;
         // Weights first: nobody writes them, so they are on their way before the rows are made.
@@ -738,14 +751,21 @@ impl Text<'_, Tile> {
             let more = is_short.then(|| format!("isstage{s}"));
             tokens.extend(self.copies(&self.weights_copied(), &tag, &format!("s{s}"), more.as_deref()));
         }
+        let extent = self.extent();
+        // Before anybody is waited for, if that may be: each looks for its row first, and then for what lies there.
+        let is_early = self.writer.has_all();
+        if is_early {
+            self.writer.meet_operands(extent);
+        }
         for s in 0..ahead {
             let more = is_short.then(|| format!("isstage{s}"));
             tokens.extend(self.copies(&self.rows_copied(), &s.to_string(), &format!("s{s}"), more.as_deref()));
             self.group(&s.to_string(), &tokens);
             tokens.clear();
         }
-        let extent = self.extent();
-        self.writer.meet_operands(extent);
+        if !is_early {
+            self.writer.meet_operands(extent);
+        }
         (0..self.tile.fragments()[0]).for_each(|m| self.index(&format!("m{m}"), m));
         (0..self.tile.fragments()[1]).for_each(|r| self.index(&format!("r{r}"), r));
         (0..STAGE / DEPTH).for_each(|d| self.index(&format!("d{d}"), d * DEPTH));
@@ -1039,7 +1059,7 @@ mod tests {
         {
             let case = case(terms, n, Activation::Relu);
             let expected = case.expected();
-            for tile in TILES {
+            for tile in TILES.into_iter().filter(|tile| tile.divides(case.contraction.k())) {
                 let found = case.run(tile);
                 let differs = found.iter().zip(&expected).position(|(a, b)| a.to_bits() != b.to_bits());
                 if let Some(at) = differs {
@@ -1086,7 +1106,8 @@ mod tests {
                 launch("pack", packing(maker, &case.seat_elements, &[], 5), memory[..2].iter_mut().chain([&mut rows]));
                 let mut packed = vec![0; SEATS * POSITIONS * row_bytes(&reader)];
                 let mut found = packed.clone();
-                let kinds = TILES.iter().map(|tile| Some(*tile)).chain([None]);
+                let suited = TILES.iter().filter(|tile| tile.divides(maker.k()));
+                let kinds = suited.map(|tile| Some(*tile)).chain([None]);
                 for tile in kinds {
                     let (text, mut weights) = match tile {
                         Some(tile) => (

@@ -27,7 +27,7 @@ use crate::states::States;
 use crate::steps::{self, Commands, Handed, Part, Rows, Step};
 use crate::sys::{Address, Memory, Node};
 use crate::weights::{Constant, Owner};
-use crate::writer::{GRID_YZ_MAX, Hand, Seating};
+use crate::writer::{self, GRID_YZ_MAX, Hand, Seating};
 use lanes_core::Scope;
 use lanes_core::device::flight::{Bindings, Sample};
 use lanes_core::device::{Charge, Device, DeviceError, MemoryUse, PrepareOptions, Purpose, TurnTimes};
@@ -148,6 +148,8 @@ struct Preparation<'a> {
     rows: Rows,
     /// What touches states where they lie.
     in_place: States,
+    /// By command: whether the turn's rows are there before what it launches may begin.
+    is_there: Vec<bool>,
     /// Storages that are states.
     state_ids: Vec<StorageId>,
     /// By launch that packs rows: its kernel.
@@ -243,6 +245,11 @@ impl<'a> Preparation<'a> {
         let commands = plan.plan().commands.len();
         let rows = Rows::of(plan, &parts);
         let in_place = States::of(plan, &parts, &rows);
+        // Reports would have more come after the rows, and it is not known yet who makes one.
+        let reports = vec![false; commands];
+        let steps =
+            Commands { plan, hazards: &hazards, parts: &parts, rows: &rows, reports: &reports, states: &in_place };
+        let is_there = steps.behind_rows();
         let is_state = |id: &StorageId| matches!(plan.plan().storages[id.0 as usize], Storage::State { .. });
         let state_ids = (0..plan.plan().storages.len() as u32).map(StorageId).filter(is_state).collect();
         let (packed_of, scratch_bytes) = packed(plan, &rows, &layout, seats).ok_or_else(|| {
@@ -266,6 +273,7 @@ impl<'a> Preparation<'a> {
             packed_of,
             rows,
             in_place,
+            is_there,
             state_ids,
             packers: Vec::new(),
             record_of: vec![None; commands],
@@ -358,7 +366,7 @@ impl<'a> Preparation<'a> {
             keeps: steps::keeps(self.plan, epilogue),
         });
         let states = self.state_ids.clone();
-        let seating = self.seating(&states);
+        let seating = self.seating(&states, self.is_there[at]);
         let hands: Vec<Hand> = self.hands(at).map(|(hand, _)| hand).collect();
         for &seats in &buckets(self.capacity.max_seats) {
             let tile = self.tile(at, contraction, seats as usize);
@@ -373,10 +381,11 @@ impl<'a> Preparation<'a> {
                 what: format!("activation {:?} of {} on a GPU", contraction.activation, contraction.label),
             })?;
             let origin = image::text("contract.loom", text, "contract");
-            // Behind the seats and the rows, weights and bias.
-            let lefts = if let Tile::Floats(_) = tile { contraction.terms.len() } else { 1 };
-            let constants: u64 = if contraction.bias.is_some() { 0b11 } else { 0b1 };
-            let constants = constants.checked_shl(lefts as u32 + 1).unwrap_or(0);
+            let lefts = match tile {
+                Tile::Floats(_) => contraction.terms.iter().map(|term| Some(term.storage)).collect(),
+                Tile::Matrices(_) => vec![None],
+            };
+            let constants = writer::constants(contraction, &lefts, epilogue.as_ref(), hands.len(), seating);
             // Which bytes it touches was proved when the plan was checked.
             let image = image::of_text(&origin, &contraction.label, false, constants, &self.device.takes())?;
             let number = self.load(image)?;
@@ -385,9 +394,9 @@ impl<'a> Preparation<'a> {
         Ok(())
     }
 
-    const fn seating<'s>(&self, states: &'s [StorageId]) -> Seating<'s> {
+    const fn seating<'s>(&self, states: &'s [StorageId], is_there: bool) -> Seating<'s> {
         let Capacity { rows, max_seats } = self.capacity;
-        Seating { max_seats: max_seats as usize, rows: rows as usize, states }
+        Seating { max_seats: max_seats as usize, rows: rows as usize, states, is_there }
     }
 
     /// Compiles what packs rows.
@@ -406,7 +415,7 @@ impl<'a> Preparation<'a> {
             let read = read.collect::<Vec<_>>();
             let packed =
                 read.iter().map(|(contraction, seat_elements, handed)| Packed { contraction, seat_elements, handed });
-            let text = matrices::pack_text(&packed.collect::<Vec<_>>(), self.seating(&self.state_ids));
+            let text = matrices::pack_text(&packed.collect::<Vec<_>>(), self.seating(&self.state_ids, false));
             let origin = image::text("pack.loom", text, "pack");
             let label = read.first().map_or("rows", |(contraction, ..)| contraction.label.as_str());
             let image = image::of_text(&origin, label, false, 0, &self.device.takes())?;

@@ -436,6 +436,19 @@ impl Commands<'_> {
         (steps, node_of)
     }
 
+    /// By command: whether the node that does it comes after another that comes after the turn's rows have gone up. A kernel begins when
+    /// those before it have waited for all before them (`ptx::Start::Early`), so what went up is there.
+    pub fn behind_rows(&self) -> Vec<bool> {
+        const UP: usize = 0;
+        let (steps, node_of) = self.steps(UP + 1, Some(UP), &[]);
+        let (mut behind, mut twice) = (vec![true], vec![false]);
+        for (_, after) in &steps {
+            twice.push(after.iter().any(|&earlier| earlier != UP && behind[earlier]));
+            behind.push(after.iter().any(|&earlier| behind[earlier]));
+        }
+        node_of.into_iter().map(|node| node.is_some_and(|node| twice[node])).collect()
+    }
+
     /// Commands that move bytes of every seat, of those that `may`.
     fn moves(&self, may: impl Fn(usize) -> bool) -> Vec<usize> {
         let plan = self.plan.plan();

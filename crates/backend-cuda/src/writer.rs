@@ -5,7 +5,7 @@
 
 use crate::contract::cell::{self, Cell};
 use crate::queue::BLOCK_HEAD;
-use lanes_core::plan::{Activation, Contraction, StorageId, Term};
+use lanes_core::plan::{Activation, Contraction, Epilogue, Operand, StorageId, Term};
 use std::fmt::Write;
 use std::ops::{Deref, DerefMut, Range};
 
@@ -33,13 +33,15 @@ pub(crate) struct Seating<'a> {
     pub rows: usize,
     /// Storages that are states: elements of the row that a seat reads, or writes, whatever the seat's number.
     pub states: &'a [StorageId],
+    /// Whether the turn's rows, and what lies in those that are read, are there before the kernel may begin.
+    pub is_there: bool,
 }
 
 #[cfg(test)]
 impl Seating<'_> {
     /// So many, none of whose storages is a state.
     pub const fn of(max_seats: usize) -> Self {
-        Self { max_seats, rows: 1, states: &[] }
+        Self { max_seats, rows: 1, states: &[], is_there: false }
     }
 }
 
@@ -48,6 +50,31 @@ impl Seating<'_> {
 pub(crate) enum Row {
     Read,
     Written,
+}
+
+/// Bit n for launch argument n of a kernel of `contraction`, and `epilogue`, if nobody writes it while the kernel, or one before it, runs:
+/// weights and bias, and what of `lefts`, storages of operands, and of the epilogue's is there.
+pub(crate) fn constants(
+    contraction: &Contraction,
+    lefts: &[Option<StorageId>],
+    epilogue: Option<&Epilogue>,
+    hands: usize,
+    seating: Seating<'_>,
+) -> u64 {
+    let is_there = |storage: StorageId| seating.is_there && seating.states.contains(&storage);
+    let mut arguments = vec![false];
+    arguments.extend(lefts.iter().map(|left| left.is_some_and(is_there)));
+    arguments.push(true);
+    arguments.extend(contraction.bias.iter().map(|_| true));
+    arguments.push(false);
+    if let Some(epilogue) = epilogue {
+        let results = epilogue.results.len();
+        let places = cell::places(epilogue).enumerate();
+        arguments.extend(places.map(|(at, place)| at >= results && is_there(place.storage)));
+    }
+    arguments.resize(arguments.len() + hands, false);
+    arguments.push(seating.is_there);
+    arguments.iter().take(64).enumerate().fold(0, |bits, (at, &is_constant)| bits | u64::from(is_constant) << at)
 }
 
 /// A kernel of a contraction, or of what packs its rows, being written.
@@ -387,11 +414,20 @@ impl Writer<'_> {
         }
     }
 
-    /// Of what the first rows of an item are made besides, where that is little: before the products too, but behind those who make it.
+    /// Of what the rows of an item are made besides sums, where that is little: before the sums are there.
     pub fn meet_operands(&mut self, extent: Extent) {
         if self.is_soon(extent) {
             self.rows(extent, "", 0..self.passes(extent));
         }
+    }
+
+    /// Whether all that a cell is made of besides sums is there before the kernel may begin.
+    pub fn has_all(&self) -> bool {
+        let is_there = |operand: &Operand| match operand {
+            Operand::Memory(elements) => self.is_state(elements.storage),
+            Operand::Columns(_) => true,
+        };
+        self.seating.is_there && self.cell.is_some_and(|cell| cell.epilogue.operands.iter().all(is_there))
     }
 
     /// What becomes of the sums, each by one of the workgroup's items, and the end. `None` for an activation that this has no form for.

@@ -62,9 +62,18 @@ fn check(plan: &Checked<'_>, max_seats: usize) {
     let states = States::of(plan, &parts, &rows);
     let turn = Commands { plan, hazards: &hazards, parts: &parts, rows: &rows, reports: &reports, states: &states };
     let (steps, told) = turn.steps(FIRST, Some(up), &inputs);
+    let behind = turn.behind_rows();
     let (before, nodes) = (before(&steps), nodes_of(plan, &parts, &steps));
     let Rows { owner_of: packs, handed, .. } = &rows;
     assert_eq!(told, nodes);
+    // Who finds its rows before it waits comes after a node that has waited for them.
+    for at in (0..commands.len()).filter(|&at| behind[at]) {
+        let mut between = steps[nodes[at].expect("it has a node") - FIRST].1.iter();
+        assert!(
+            between.any(|&earlier| before[earlier].contains(&up)),
+            "command {at} may begin before its rows are there"
+        );
+    }
     // By command: all that come before it, by way of what is left out too.
     let mut all_before: Vec<BTreeSet<usize>> = Vec::new();
     for at in 0..commands.len() {
@@ -208,6 +217,16 @@ fn a_stack_of_cells_is_a_node_for_each() {
     assert_eq!(lines.iter().filter(cell).count(), 3, "{lines:#?}");
     // Linear, cells, linear: cells read and write states where they lie.
     assert_eq!(lines.len(), 1 + 3 + 1, "{lines:#?}");
+    // The first cell comes after the first linear node, which needs no rows; those behind it find theirs there.
+    let parts = parts(&plan, 64);
+    let hazards = Hazards::with_layout(&plan, &layout(&plan, &parts, 64).unwrap());
+    let rows = Rows::of(&plan, &parts);
+    let states = States::of(&plan, &parts, &rows);
+    let reports = vec![false; parts.len()];
+    let turn =
+        Commands { plan: &plan, hazards: &hazards, parts: &parts, rows: &rows, reports: &reports, states: &states };
+    let cells = turn.behind_rows().into_iter().zip(&parts).filter(|(_, part)| matches!(part, Part::Cell(_)));
+    assert_eq!(cells.map(|(behind, _)| behind).collect::<Vec<_>>(), [false, true, true]);
 }
 
 #[test]

@@ -168,41 +168,44 @@ fn check(plan: &Plan, tiles: &[Tiled]) -> usize {
         let terms: Vec<usize> = contraction.terms.iter().map(|term| seat(term.storage)).collect();
         let out = seat(contraction.out);
         // What a contraction, and what goes on with it in the same kernel, make of memory.
-        let run =
-            |tile: Tiled, cell: Option<Cell<'_>>, hands: &[Hand], states: &[StorageId], memory: &mut Vec<Vec<u8>>| {
-                let seating = Seating { max_seats: SEATS, rows: ROWS, states };
-                let order = match cell {
-                    Some(_) => side_by_side(&contraction.weights, n, epilogue.units),
-                    None => contraction.weights.to_vec(),
-                };
-                let of_terms = contraction.terms.iter().map(|term| at(term.storage));
-                let (text, lefts) = match tile {
-                    Tiled::Floats(tile) => {
-                        memory[weights] = contract::packed_bytes(&order, k, n).into_owned();
-                        (contract::text(contraction, &terms, out, tile, seating, cell, hands), of_terms.collect())
-                    }
-                    Tiled::Matrices(tile) => {
-                        memory[weights] = matrices::packed_bytes(&order, k, n);
-                        let packed = matrices::Packed { contraction, seat_elements: &terms, handed: &[] };
-                        let pack = compiled("pack", matrices::pack_text(&[packed], seating));
-                        let given = std::iter::once(None).chain(of_terms).chain([Some(rows)]);
-                        let given = given.chain(
-                            (contraction.terms.iter().any(|term| states.contains(&term.storage)))
-                                .then_some(Some(block)),
-                        );
-                        launch(&pack, &given.collect::<Vec<_>>(), memory);
-                        (matrices::text(contraction, out, tile, seating, cell, hands), vec![Some(rows)])
-                    }
-                };
-                let bias = contraction.bias.as_ref().map(|_| Some(bias));
-                let more = cell.iter().flat_map(|cell| places(cell.epilogue)).map(|elements| at(elements.storage));
-                let given = std::iter::once(None).chain(lefts).chain([Some(weights)]).chain(bias);
-                let given = given.chain([at(contraction.out)]).chain(more).chain(hands.iter().map(|_| Some(handed)));
-                let given = given.chain((!states.is_empty()).then_some(Some(block))).collect::<Vec<_>>();
-                launch(&compiled("contract", text.expect("a text")), &given, memory);
+        let run = |tile: Tiled,
+                   cell: Option<Cell<'_>>,
+                   hands: &[Hand],
+                   states: (&[StorageId], bool),
+                   memory: &mut Vec<Vec<u8>>| {
+            let (states, is_there) = states;
+            let seating = Seating { max_seats: SEATS, rows: ROWS, states, is_there };
+            let order = match cell {
+                Some(_) => side_by_side(&contraction.weights, n, epilogue.units),
+                None => contraction.weights.to_vec(),
             };
+            let of_terms = contraction.terms.iter().map(|term| at(term.storage));
+            let (text, lefts) = match tile {
+                Tiled::Floats(tile) => {
+                    memory[weights] = contract::packed_bytes(&order, k, n).into_owned();
+                    (contract::text(contraction, &terms, out, tile, seating, cell, hands), of_terms.collect())
+                }
+                Tiled::Matrices(tile) => {
+                    memory[weights] = matrices::packed_bytes(&order, k, n);
+                    let packed = matrices::Packed { contraction, seat_elements: &terms, handed: &[] };
+                    let pack = compiled("pack", matrices::pack_text(&[packed], seating));
+                    let given = std::iter::once(None).chain(of_terms).chain([Some(rows)]);
+                    let given = given.chain(
+                        (contraction.terms.iter().any(|term| states.contains(&term.storage))).then_some(Some(block)),
+                    );
+                    launch(&pack, &given.collect::<Vec<_>>(), memory);
+                    (matrices::text(contraction, out, tile, seating, cell, hands), vec![Some(rows)])
+                }
+            };
+            let bias = contraction.bias.as_ref().map(|_| Some(bias));
+            let more = cell.iter().flat_map(|cell| places(cell.epilogue)).map(|elements| at(elements.storage));
+            let given = std::iter::once(None).chain(lefts).chain([Some(weights)]).chain(bias);
+            let given = given.chain([at(contraction.out)]).chain(more).chain(hands.iter().map(|_| Some(handed)));
+            let given = given.chain((!states.is_empty()).then_some(Some(block))).collect::<Vec<_>>();
+            launch(&compiled("contract", text.expect("a text")), &given, memory);
+        };
         let mut expected = memory.clone();
-        run(tiles[0], None, &[], &[], &mut expected);
+        run(tiles[0], None, &[], (&[], false), &mut expected);
         let origin = plan.kernels[kernel.0 as usize].origin.as_ref().expect("it has a text");
         let after =
             origin.module().expect("it parses").specialise(&origin.kernel, &origin.config).expect("it verifies");
@@ -213,12 +216,16 @@ fn check(plan: &Plan, tiles: &[Tiled]) -> usize {
         });
         launch(&after, &passed.collect::<Vec<_>>(), &mut expected);
         let seat_elements: Vec<usize> = places(epilogue).map(|elements| seat(elements.storage)).collect();
-        for &tile in tiles {
+        let divides = |tile: &&Tiled| match tile {
+            Tiled::Matrices(tile) => tile.divides(k),
+            Tiled::Floats(_) => true,
+        };
+        for &tile in tiles.iter().filter(divides) {
             for keeps in [false, true] {
                 let mut found = memory.clone();
                 let hands: &[Hand] = if keeps { &[hand] } else { &[] };
                 let cell = Cell { epilogue, seat_elements: &seat_elements, keeps };
-                run(tile, Some(cell), hands, &[], &mut found);
+                run(tile, Some(cell), hands, (&[], false), &mut found);
                 let lies = &epilogue.results[result];
                 let all = (0..SEATS).flat_map(|s| (0..contraction.positions).map(move |p| (s, p)));
                 for (at, (seat_at, position)) in all.enumerate().filter(|_| keeps) {
@@ -265,8 +272,12 @@ fn check(plan: &Plan, tiles: &[Tiled]) -> usize {
                     }
                 }
             }
-            run(tile, Some(Cell { epilogue, seat_elements: &seat_elements, keeps: false }), &[], &states, &mut found);
-            assert!(found[..weights] == after[..weights], "rows of states, {tile:?}, {epilogue:?}");
+            for is_there in [false, true] {
+                let mut found = found.clone();
+                let cell = Cell { epilogue, seat_elements: &seat_elements, keeps: false };
+                run(tile, Some(cell), &[], (&states, is_there), &mut found);
+                assert!(found[..weights] == after[..weights], "rows of states, {is_there}, {tile:?}, {epilogue:?}");
+            }
         }
     }
     plan.epilogues.len()
