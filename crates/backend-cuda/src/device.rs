@@ -1,5 +1,6 @@
 //! One GPU as a device: a context, a budget, and what its threads do.
 
+use crate::agree::agree;
 use crate::binaries::Binaries;
 use crate::image::{Modules, Takes, ptx_version};
 use crate::moves::Movers;
@@ -12,7 +13,7 @@ use lanes_core::device::flight::{Backend, Bindings, Engine, Host, Idle, Made, Sa
 use lanes_core::device::{Budget, Capabilities, DeviceError, Placement, PrepareOptions, RoundedSums, TurnTimes};
 use lanes_core::plan::Checked;
 use loom_compiler::ptx::Sm;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// How a GPU is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub struct CudaDevice {
     ordinal: usize,
     options: CudaOptions,
     takes: Takes,
+    /// Whether four subgroups that multiply at once have the bits of one, once somebody has asked.
+    agrees: OnceLock<bool>,
     weights: Weights,
     modules: Modules,
     movers: Movers,
@@ -133,15 +136,40 @@ impl CudaDevice {
         let movers = Movers::load(&context, &modules, takes.overlaps)?;
         let engine = CudaEngine { context };
         let host = Host::new(engine, capabilities(driver, &facts), Budget::new(options.budget));
-        Ok(Self { host, ordinal, options, takes, weights: Weights::default(), modules, movers })
+        Ok(Self {
+            host,
+            ordinal,
+            options,
+            takes,
+            agrees: OnceLock::new(),
+            weights: Weights::default(),
+            modules,
+            movers,
+        })
     }
 
     pub(crate) fn tile(&self) -> Option<(usize, usize)> {
         self.options.tile
     }
 
-    pub(crate) fn takes(&self) -> Takes {
-        self.takes
+    /// What kernels may have that `multiply` matrices, or do not.
+    ///
+    /// # Errors
+    /// What [`agree`] meets, the first time that it is to be known.
+    pub(crate) fn takes(&self, multiply: bool) -> Result<Takes, DeviceError> {
+        if !multiply || !self.takes.multiplies_in_groups() {
+            return Ok(self.takes);
+        }
+        // Two that ask at once both find the same.
+        let agrees = match self.agrees.get() {
+            Some(&agrees) => agrees,
+            None => {
+                let found = agree(self.context(), &self.modules, &self.takes)?;
+                *self.agrees.get_or_init(|| found)
+            }
+        };
+        let target = Sm { specific: agrees, ..self.takes.target };
+        Ok(Takes { target, ..self.takes })
     }
 
     pub(crate) fn weights(&self) -> &Weights {

@@ -17,12 +17,14 @@
 //! | `device` | opening one, and what it answers |
 //! | `plan` | a plan made ready: its graphs |
 //! | `steps` | what a graph is made of, and after what |
+//! | `states` | states that kernels read and write where they lie |
 //! | `slot` | staging and graphs |
 //! | `queue` | a turn: block, launch, end, faults |
 //! | `moves` | copies, gathers, scatters and fills of strided runs, and what is carried to the host and back, as PTX |
 //! | `contract` | contractions, as Loom, and what goes on with one in the same kernel |
 //! | `matrices` | contractions of operands of 16 bits, for tensor cores, and what packs their rows |
 //! | `writer` | what the texts of both have in common |
+//! | `agree` | whether a GPU's two kinds of products have the same bits |
 //! | `image` | kernels, compiled once |
 //! | `binaries` | what the driver made of them, on disk |
 //! | `weights` | constants that several plans share |
@@ -35,6 +37,7 @@
 //! What this API cannot do: run two turns of one device at the same time; take back a turn that was launched; go on after
 //! an illegal address, in this process: the device is lost, and so is whatever else of the process uses it.
 
+mod agree;
 mod binaries;
 mod contract;
 mod device;

@@ -201,6 +201,11 @@ impl Tile {
         self.across == 1 && self.down * SIDE == self.columns && self.down.is_multiple_of(4)
     }
 
+    /// The smallest of subgroups that multiply together, of one ring.
+    pub fn grouped() -> Option<Self> {
+        TILES.into_iter().find(|tile| tile.is_grouped() && !tile.beside)
+    }
+
     /// Whether rings whose subgroups wait for those of others have as many stages each.
     pub fn divides(&self, k: usize) -> bool {
         !self.beside || self.down * self.across == 1 || (row(k) / STAGE).is_multiple_of(self.turns_of_ring(k))

@@ -18,7 +18,7 @@
 use crate::contract;
 use crate::contract::cell::{self, Cell};
 use crate::device::{CudaDevice, CudaEngine};
-use crate::image::{self, Kernel};
+use crate::image::{self, Kernel, Takes};
 use crate::matrices::{self, Packed};
 use crate::moves::{CARRIED_MAX, CARRIED_UNIT, Filled, Kind, Moved, RANGES_MAX, Way};
 use crate::queue::{BLOCK_HEAD, BLOCK_NUMBER, block_bytes, write_block};
@@ -126,6 +126,7 @@ enum Tile {
 struct Preparation<'a> {
     device: &'a CudaDevice,
     plan: &'a Checked<'a>,
+    takes: Takes,
     capacity: Capacity,
     charges: Vec<Charge>,
     constants: Vec<Arc<Constant>>,
@@ -252,12 +253,22 @@ impl<'a> Preparation<'a> {
         let is_there = steps.behind_rows();
         let is_state = |id: &StorageId| matches!(plan.plan().storages[id.0 as usize], Storage::State { .. });
         let state_ids = (0..plan.plan().storages.len() as u32).map(StorageId).filter(is_state).collect();
+        let multiplies = |command: &Command| match command {
+            Command::Contract(contraction) => contraction.precision != Precision::F32,
+            Command::Dispatch { kernel: KernelId(id), .. } => plan.plan().kernels[*id as usize]
+                .origin
+                .as_ref()
+                .is_some_and(|origin| origin.texts.iter().any(|(_, text)| text.contains("vector.mma"))),
+            _ => false,
+        };
+        let takes = device.takes(plan.plan().commands.iter().any(multiplies))?;
         let (packed_of, scratch_bytes) = packed(plan, &rows, &layout, seats).ok_or_else(|| {
             DeviceError::unaddressable(format!("packed rows of plan {name} for {seats} seats"), u64::MAX)
         })?;
         let mut preparation = Self {
             device,
             plan,
+            takes,
             capacity: options.capacity,
             charges: Vec::new(),
             constants: Vec::new(),
@@ -321,7 +332,7 @@ impl<'a> Preparation<'a> {
                 Command::Dispatch { kernel: KernelId(id), .. } => match known.get(id) {
                     Some(&number) => number,
                     None => {
-                        let image = image::of_image(&plan.kernels[*id as usize], &self.device.takes())?;
+                        let image = image::of_image(&plan.kernels[*id as usize], &self.takes)?;
                         let number = self.load(image)?;
                         known.insert(*id, number);
                         number
@@ -387,7 +398,7 @@ impl<'a> Preparation<'a> {
             };
             let constants = writer::constants(contraction, &lefts, epilogue.as_ref(), hands.len(), seating);
             // Which bytes it touches was proved when the plan was checked.
-            let image = image::of_text(&origin, &contraction.label, false, constants, &self.device.takes())?;
+            let image = image::of_text(&origin, &contraction.label, false, constants, &self.takes)?;
             let number = self.load(image)?;
             self.contraction_of.insert((at, tile), number);
         }
@@ -418,7 +429,7 @@ impl<'a> Preparation<'a> {
             let text = matrices::pack_text(&packed.collect::<Vec<_>>(), self.seating(&self.state_ids, false));
             let origin = image::text("pack.loom", text, "pack");
             let label = read.first().map_or("rows", |(contraction, ..)| contraction.label.as_str());
-            let image = image::of_text(&origin, label, false, 0, &self.device.takes())?;
+            let image = image::of_text(&origin, label, false, 0, &self.takes)?;
             let number = self.load(image)?;
             self.packers.push(number);
         }
@@ -449,9 +460,8 @@ impl<'a> Preparation<'a> {
             Precision::F32 => Tile::Floats(contract::Tile::of(contraction, rows, units, self.device.tile())),
             // The check of the options has refused what the GPU has no products of.
             _ => {
-                let takes = self.device.takes();
                 let of_unit = self.epilogue_of(at).map(|epilogue| contraction.n / epilogue.units);
-                Tile::Matrices(matrices::Tile::of(contraction, of_unit, rows, units, &takes))
+                Tile::Matrices(matrices::Tile::of(contraction, of_unit, rows, units, &self.takes))
             }
         }
     }
