@@ -51,8 +51,14 @@ pub(crate) fn note(kernel: &Kernel, image: &Image) {
     KNOWN.lock().expect("nothing panics with it").entry(image.text.clone()).or_insert_with(known);
 }
 
-/// By its start, the bytes of each stretch of memory.
-static MEMORY: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+/// A stretch of memory: so many bytes in these words.
+struct Stretch {
+    bytes: usize,
+    _words: Box<[u128]>,
+}
+
+/// By their starts, those that there are.
+static MEMORY: Mutex<BTreeMap<u64, Stretch>> = Mutex::new(BTreeMap::new());
 
 /// What a function's handle points at.
 struct Function {
@@ -147,8 +153,8 @@ unsafe fn interpret(known: &Known, geometry: Geometry, parameters: &[u64]) {
             Passed::Scalar { argument, .. } => given[argument].0 = value,
             Passed::Buffer { argument } => {
                 let memory = MEMORY.lock().expect("nothing panics with it");
-                let (&start, &bytes) = memory.range(..=value).next_back().expect("it is a stretch's");
-                given[argument] = (value, Some((start, start + bytes as u64)));
+                let (&start, Stretch { bytes, .. }) = memory.range(..=value).next_back().expect("it is a stretch's");
+                given[argument] = (value, Some((start, start + *bytes as u64)));
             }
             Passed::Length { .. } | Passed::Faults => {}
         }
@@ -203,9 +209,9 @@ fn any_order(nodes: &[Node], random: &mut Random) -> Vec<usize> {
 
 /// Memory that is never given back, full of what is no number that could pass for a right one.
 fn memory(len: usize) -> u64 {
-    let words = Box::leak(vec![u128::MAX / 255 * 254; len.div_ceil(16) + 16].into_boxed_slice());
-    let start = (words.as_ptr() as u64).next_multiple_of(256);
-    MEMORY.lock().expect("nothing panics with it").insert(start, len);
+    let mut words = vec![u128::MAX / 255 * 254; len.div_ceil(16) + 16].into_boxed_slice();
+    let start = (words.as_mut_ptr().expose_provenance() as u64).next_multiple_of(256);
+    MEMORY.lock().expect("nothing panics with it").insert(start, Stretch { bytes: len, _words: words });
     start
 }
 
@@ -235,6 +241,7 @@ gives! {
     handle(to: *mut *mut c_void, _device: raw::CUdevice) { *to = std::ptr::without_provenance_mut(64) }
     host(to: *mut *mut c_void, len: usize, _flags: c_uint) { *to = memory(len) as *mut c_void }
     allocate(to: *mut raw::CUdeviceptr, len: usize) { *to = memory(len) }
+    free(at: raw::CUdeviceptr) { MEMORY.lock().expect("nothing panics with it").remove(&at); }
     fill(at: raw::CUdeviceptr, byte: u8, len: usize, _stream: raw::CUstream) { (at as *mut u8).write_bytes(byte, len) }
     up(to: raw::CUdeviceptr, from: *const c_void, len: usize, _stream: raw::CUstream) { copied(to, from as u64, len) }
     down(to: *mut c_void, from: raw::CUdeviceptr, len: usize, _stream: raw::CUstream) { copied(to as u64, from, len) }
@@ -348,6 +355,7 @@ fn driver() -> &'static Driver {
                 "cuDevicePrimaryCtxRetain" | "cuStreamCreate" => handle as *const c_void,
                 "cuMemHostAlloc" => host as *const c_void,
                 "cuMemAlloc_v2" => allocate as *const c_void,
+                "cuMemFree_v2" | "cuMemFreeHost" => free as *const c_void,
                 "cuMemsetD8Async" => fill as *const c_void,
                 "cuMemcpyHtoDAsync_v2" => up as *const c_void,
                 "cuMemcpyDtoHAsync_v2" => down as *const c_void,
