@@ -206,7 +206,8 @@ fn cells(seed: u64, precision: Precision) -> (Plan, Signature) {
     let name = format!("cells{seed}");
     let plan = Plan { name: name.clone(), ..Plan::default() };
     let mut build = Build { plan, signature: Signature { name, ..Signature::default() }, made: vec![], positions };
-    let width = random.within(all, all + 20);
+    // What a state has around a cell's part is up to six elements, and scattered from here.
+    let width = random.within(all, all + 20).max(6);
     build.signature.inputs.push(port("x", width, Scope::Seat));
     let x = build.plan.storage(Storage::Input { port: 0, bytes: width * ELEMENT });
     build.made.push((x, 0, width));
