@@ -109,22 +109,25 @@ fn lie_apart(commands: &[Command], epilogue: &Epilogue) -> bool {
     !updates && !others.any(|touch| meets(touch.place, &touch.region))
 }
 
-/// Where scratch lies: what is done at once lives together, and kept zeros always.
+/// Where scratch lies: what is done at once lives together, kept zeros always, and what is read where it was gathered from nowhere.
 pub(crate) fn layout(plan: &Checked<'_>, parts: &[Part], seats: usize) -> Option<Layout> {
     let commands = &plan.plan().commands;
     let last = commands.len().saturating_sub(1);
-    let mut is_kept = vec![false; plan.plan().storages.len()];
+    let (mut is_kept, mut is_left) = (vec![false; plan.plan().storages.len()], vec![false; plan.plan().storages.len()]);
     for (command, part) in commands.iter().zip(parts) {
-        if let (Part::Kept, Command::Fill { to: (StorageId(id), _), .. }) = (part, command) {
-            is_kept[*id as usize] = true;
+        match (part, command) {
+            (Part::Kept, Command::Fill { to: (StorageId(id), _), .. }) => is_kept[*id as usize] = true,
+            (Part::Read, Command::Gather { to: (StorageId(id), _), .. }) => is_left[*id as usize] = true,
+            _ => {}
         }
     }
     Layout::living(plan, seats, |at, id| match parts[at] {
-        _ if is_kept[id.0 as usize] => 0..=last,
-        Part::Early(late) => at..=late,
-        Part::Cell(epilogue) => plan.plan().epilogues[epilogue].contraction..=at,
-        Part::Written(cell) => cell..=at,
-        Part::Alone | Part::Kept | Part::Read => at..=at,
+        _ if is_left[id.0 as usize] => None,
+        _ if is_kept[id.0 as usize] => Some(0..=last),
+        Part::Early(late) => Some(at..=late),
+        Part::Cell(epilogue) => Some(plan.plan().epilogues[epilogue].contraction..=at),
+        Part::Written(cell) => Some(cell..=at),
+        Part::Alone | Part::Kept | Part::Read => Some(at..=at),
     })
 }
 

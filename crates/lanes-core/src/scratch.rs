@@ -256,15 +256,15 @@ pub struct Layout {
 impl Layout {
     /// Of the scratch of `plan` for `seats` seats. `None` when the sum of all sizes passes `isize`.
     pub fn of(plan: &Checked<'_>, seats: usize) -> Option<Self> {
-        Self::living(plan, seats, |at, _| at..=at)
+        Self::living(plan, seats, |at, _| Some(at..=at))
     }
 
     /// The same, where what a command touches of a storage lives for all the commands that `lives` tells, itself among them: a
-    /// device that does some at once, or keeps what lies there.
+    /// device that does some at once, or keeps what lies there. What lives at no command lies nowhere.
     pub fn living(
         plan: &Checked<'_>,
         seats: usize,
-        lives: impl Fn(usize, StorageId) -> RangeInclusive<usize>,
+        lives: impl Fn(usize, StorageId) -> Option<RangeInclusive<usize>>,
     ) -> Option<Self> {
         let plan = plan.plan();
         let (mut numbers, mut values) = (vec![None; plan.storages.len()], Vec::<Value>::new());
@@ -276,7 +276,9 @@ impl Layout {
                 let Storage::Scratch { bytes } = plan.storages[id as usize] else {
                     continue;
                 };
-                let (first, last) = lives(at, StorageId(id)).into_inner();
+                let Some((first, last)) = lives(at, StorageId(id)).map(RangeInclusive::into_inner) else {
+                    continue;
+                };
                 match numbers[id as usize] {
                     Some(number) => {
                         let value: &mut Value = &mut values[number];
@@ -296,7 +298,7 @@ impl Layout {
         self.values.get(storage.0 as usize).copied().flatten()
     }
 
-    /// Where a storage starts; `None` if it is no scratch, or no command touches it.
+    /// Where a storage starts; `None` if it is no scratch, or lives at no command.
     pub fn start(&self, storage: StorageId) -> Option<usize> {
         self.number(storage).map(|number| self.placement.start(number))
     }

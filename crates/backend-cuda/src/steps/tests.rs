@@ -219,7 +219,14 @@ fn a_stack_of_cells_is_a_node_for_each() {
     assert_eq!(lines.len(), 1 + 3 + 1, "{lines:#?}");
     // The first cell comes after the first linear node, which needs no rows; those behind it find theirs there.
     let parts = parts(&plan, 64);
-    let hazards = Hazards::with_layout(&plan, &layout(&plan, &parts, 64).unwrap());
+    let layout = layout(&plan, &parts, 64).unwrap();
+    // Nor is there a copy of states.
+    let copies = plan.plan().commands.iter().filter_map(|command| match command {
+        Command::Gather { to: (to, _), .. } => Some(layout.start(*to)),
+        _ => None,
+    });
+    assert_eq!(copies.collect::<Vec<_>>(), [None; 6]);
+    let hazards = Hazards::with_layout(&plan, &layout);
     let rows = Rows::of(&plan, &parts);
     let states = States::of(&plan, &parts, &rows);
     let reports = vec![false; parts.len()];
